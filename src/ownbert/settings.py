@@ -67,14 +67,7 @@ class Setting:
 
 
 def setting(default: Any, help: str = "", panel: str | None = None, **about: Any) -> Any:
-    """Declare a field as a setting.
-
-    Args:
-        default: default value.
-        help: text in ``--help``.
-        panel: panel of ``--help``.
-        about: further fields of ``Setting``.
-    """
+    """Declare a field as a setting."""
     metadata = {"setting": Setting(help=help, panel=panel, **about)}
     return field(default=default, metadata=metadata)
 

@@ -46,11 +46,7 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def console(**options: Any) -> "Console":
-    """A console of rich that prints texts with escapes and without highlighting.
-
-    Args:
-        options: options of ``rich.console.Console``.
-    """
+    """A console of rich that prints texts with escapes and without highlighting."""
     from rich.console import Console
 
     rich_console = Console(**{"highlight": False, **options})

@@ -128,13 +128,6 @@ class PartWorker:
     def answer(self, name: str, part: InputPart) -> dict[str, Any]:
         """Predict a part, and write the predictions and then the record.
 
-        Args:
-            name: file name of the output.
-            part: the part.
-
-        Returns:
-            The record.
-
         Raises:
             InputError: a row cannot be read, the output cannot be written, or all attempts at this
                 part ended with a dead worker.

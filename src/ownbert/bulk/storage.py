@@ -20,9 +20,6 @@ _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)", re.DOTALL)
 def as_address(name: str | Path) -> str:
     """Normalise the name of a file or folder.
 
-    Args:
-        name: path or address.
-
     Returns:
         An absolute path, or an address with ``://``.
     """

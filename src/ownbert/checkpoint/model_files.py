@@ -71,10 +71,6 @@ def is_quantized(values: Mapping[str, Any]) -> bool:
 def require_float(values: Mapping[str, Any], folder: str | Path) -> None:
     """Reject a quantized folder where float weights are required.
 
-    Args:
-        values: values of its config.json.
-        folder: model folder.
-
     Raises:
         InputError: the folder is quantized.
     """

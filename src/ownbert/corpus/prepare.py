@@ -66,13 +66,6 @@ def write_store(
 ) -> int:
     """Write a store, completely or not at all.
 
-    Args:
-        files: files of the corpus.
-        documents: documents of the files.
-        output: folder of the store.
-        settings: settings recorded in the index.
-        options: how the store is written.
-
     Returns:
         The number of documents that were finished by an interrupted run.
 

@@ -59,9 +59,6 @@ def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit
         sentence_ends: one past the last token of each sentence, ascending.
         document_ends: one past the last token of each document, ascending.
         limit: maximum number of tokens in a span; a longer sentence is split at the limit.
-
-    Returns:
-        The spans, in order.
     """
     sentence_ends = np.asarray(sentence_ends, dtype=np.int64)
     breaks = np.asarray(document_ends, dtype=np.int64)

@@ -42,13 +42,7 @@ class WorkerDied(InputError):
 
 
 class WorkerPool:
-    """Worker processes that encode chunks; close them.
-
-    Args:
-        count: number of processes.
-        folder: folder of the tokenizer.
-        end_ids, segmenter: see ``ChunkEncoder``.
-    """
+    """Worker processes that encode chunks; close them."""
 
     def __init__(
         self, count: int, folder: Path, end_ids: np.ndarray, segmenter: str | None

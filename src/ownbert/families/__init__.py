@@ -60,9 +60,6 @@ def family_of(model_type: str, where: str) -> Family:
         model_type: value in its ``config.json``.
         where: path of this file, for error messages.
 
-    Returns:
-        The family.
-
     Raises:
         InputError: the family is unknown.
     """

@@ -78,11 +78,6 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     Writes the recipe, a model card and ``ensemble.json``, which ``predict`` and ``evaluate`` need
     for averaging.
 
-    Args:
-        run: run with its rows.
-        folder: folder of the ensemble.
-        quiet: print nothing.
-
     Raises:
         InputError: the rows cannot be split into this many folds.
     """

@@ -47,14 +47,6 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
     logs and recipes of the others are kept. ``search.json`` lists all combinations with the metrics
     of their best evaluations.
 
-    Args:
-        run: run whose recipe has the grid.
-        folder: folder of the search.
-        quiet: print nothing.
-
-    Returns:
-        The best model.
-
     Raises:
         InputError: there are no dev rows.
     """

@@ -16,10 +16,6 @@ _LONGEST = 300
 class Attempts:
     """Runs steps; a step that fails or times out is reported in one line and skipped.
 
-    Args:
-        say: function that prints the line.
-        debug: whether to show the traceback of a failure.
-
     Attributes:
         left_out: reasons for skipped steps, keyed by the step's name.
     """

@@ -103,14 +103,7 @@ class Progress:
 
 
 def describe_data(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
-    """Describe the training data in one line.
-
-    Args:
-        rows: the labelled rows.
-        kind: kind of text.
-        unlabelled: number of unlabelled texts.
-        minutes: time limit of the run.
-    """
+    """Describe the training data in one line."""
     labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
     words = {"ids": "ids", "words": "words", "chinese": "a script without spaces"}[kind]
     return (

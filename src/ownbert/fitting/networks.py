@@ -123,9 +123,6 @@ def pretrain_on(
         device: device to train on.
         seed: seed of the random generators.
         on_save: called each time the network is saved.
-
-    Returns:
-        The folder of the network.
     """
     start, store, network = time.monotonic(), folder / "tokens", folder / "network"
     if is_pretrained(folder):

@@ -56,14 +56,7 @@ class Made(NamedTuple):
 
 
 class Steps:
-    """The steps of a run, one for each candidate.
-
-    Args:
-        given: input of the run.
-        folder: folder of the run.
-        candidates: list of the candidates so far, to which the run adds.
-        budget: time of the run.
-    """
+    """The steps of a run, one for each candidate."""
 
     def __init__(
         self,
@@ -197,12 +190,7 @@ class Steps:
 
     def join_to(self, name: str, path: Path) -> Made:
         """A trained network with the linear models built in, for the first fold, with zero blend
-        weight.
-
-        Args:
-            name: name of the network's candidate.
-            path: new folder.
-        """
+        weight."""
         recipe, compared, scores = self.recipe, self.compared(), self.token_scores
         assert scores is not None  # see ``can_join``
         network = self.folder / self._candidate(name).first[0]

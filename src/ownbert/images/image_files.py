@@ -53,9 +53,6 @@ class ImageSource:
     def read(self, channels: int) -> Any:
         """Read the image as input for ``Processor``.
 
-        Args:
-            channels: number of channels of the model.
-
         Returns:
             An array if the image has at most that many channels, else a Pillow image.
 

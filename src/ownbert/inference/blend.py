@@ -75,11 +75,7 @@ class Blend:
     offsets: tuple[float, ...]
 
     def task(self, columns: ColumnNames | None = None) -> Task:
-        """The task of the blend.
-
-        Args:
-            columns: columns named by the user.
-        """
+        """The task of the blend."""
         saved = self.values[KEY]
         name = saved["name"]
         if name not in TEXT_TASKS:

@@ -237,10 +237,6 @@ class RoutedNetwork:
     """Uses an engine for single texts or few tokens, and the packed model for the rest.
 
     The packed model is loaded on first use.
-
-    Args:
-        small: network of an exported file.
-        make: loads the packed network.
     """
 
     def __init__(self, small: ExportedNetwork, make: Callable[[], Any]) -> None:

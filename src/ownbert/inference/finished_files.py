@@ -39,10 +39,6 @@ _MEMBERS = record({"members": maybe(list_of(anything, most=1000))})
 def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
     """Yield a network's files: config, weights, tokenizer, sentence-transformers modules.
 
-    Args:
-        folder: folder of the network.
-        weights: whether to include the weights.
-
     Yields:
         Paths relative to ``folder``.
 

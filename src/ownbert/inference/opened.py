@@ -295,13 +295,7 @@ def decide_all(
     rows: Sequence[Row],
     progress: Progress | None = None,
 ) -> list[Any]:
-    """Decide any number of rows.
-
-    Args:
-        predictor: predicts a block of rows.
-        rows: rows of the task.
-        progress: called with the number of rows so far.
-    """
+    """Decide any number of rows."""
     decided: list[Any] = []
     for block in blocks(rows, size=characters):
         decided += predictor(block)
@@ -312,11 +306,6 @@ def decide_all(
 
 def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
     """Read rows whose labels are known to the model.
-
-    Args:
-        task: task of the folder.
-        data: a file, or rows in memory.
-        folder: model folder.
 
     Raises:
         InputError: a row cannot be read, or has an unknown label.

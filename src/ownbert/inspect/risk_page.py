@@ -19,11 +19,6 @@ _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
     """Write the metrics and the error rate by the share of texts that are answered.
 
-    Args:
-        path: file to write.
-        scores: metrics of a single-label task.
-        title: title of the page.
-
     Raises:
         InputError: the task has no such curve.
     """

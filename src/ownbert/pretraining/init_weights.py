@@ -67,12 +67,6 @@ def new_learner(
 
     It is the network of an objective that has its own, else an encoder with the heads that any
     phase needs.
-
-    Args:
-        recipe: recipe of the run.
-        config: structure of the encoder.
-        objectives: objectives of all phases.
-        features: tags of each column of word features.
     """
     torch.manual_seed(recipe.seed)
     chosen = objectives_of(recipe.objectives)

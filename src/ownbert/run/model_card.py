@@ -162,12 +162,7 @@ def labels_in_short(labels: Sequence[str]) -> str:
 
 
 def pictures(folder: str | Path, captions: Mapping[str, str]) -> str:
-    """Markdown for the pictures in a folder.
-
-    Args:
-        folder: model folder.
-        captions: captions by file name.
-    """
+    """Markdown for the pictures in a folder."""
     existing = {name: what for name, what in captions.items() if (Path(folder) / name).exists()}
     return "\n\n".join(f"![{translated(what)}]({name})" for name, what in existing.items())
 

@@ -71,10 +71,6 @@ def usage_of(request: Request) -> Usage:
 class Service:
     """The models of a server with the queue in front of them.
 
-    Args:
-        models: models of the server.
-        settings: limits of the server.
-
     Attributes:
         bounds: limits of the connections.
         turns: schedules requests in the event loop's thread.

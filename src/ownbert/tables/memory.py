@@ -79,11 +79,7 @@ class MemoryTable:
 
 
 class Lines:
-    """Lines that can be read once: texts, or JSON objects if the first line is one.
-
-    Args:
-        lines: lines without line ends.
-    """
+    """Lines that can be read once: texts, or JSON objects if the first line is one."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)

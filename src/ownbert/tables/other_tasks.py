@@ -28,12 +28,7 @@ Sample = Mapping[str, Sequence[Any]]
 
 def refuse_other_tasks(path: Source, given: ColumnNames) -> None:
     """Raise ``InputError`` with the right command if a table is for another task than those with
-    labels or numbers for texts.
-
-    Args:
-        path: a table; see ``ownbert.tables.tables``.
-        given: columns named by the user.
-    """
+    labels or numbers for texts."""
     sample = first_rows_of(path, columns(path), _ROWS)
     label = given.label or _first(LABEL_NAMES, sample)
     for task, find in (("tag", _words), ("choose", _choices), ("answer", _questions)):

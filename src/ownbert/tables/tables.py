@@ -134,12 +134,6 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
 def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> None:
     """Check that there is exactly one column with a name.
 
-    Args:
-        names: names of all columns.
-        name: required name.
-        source: the table, for messages.
-        option: option that selects another column.
-
     Raises:
         InputError: there is no such column, or there are several.
     """

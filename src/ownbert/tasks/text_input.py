@@ -239,12 +239,7 @@ class UnknownWords:
         self.texts: dict[str, None] = {}
 
     def count(self, examples: Sequence[Example], texts: Iterable[str] = ()) -> None:
-        """Add the tokens of examples.
-
-        Args:
-            examples: encoded examples.
-            texts: texts of the examples, for looking up unknown words.
-        """
+        """Add the tokens of examples."""
         if (tokenizer := self.tokenizer) is None:
             return
         special = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}

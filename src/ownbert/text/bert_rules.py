@@ -37,9 +37,6 @@ def wordpiece_backend(
         strip_accents: whether to strip accents; None: the same as ``do_lower_case``, as in Google's
             code.
         tokenize_chinese_chars: whether to separate Chinese characters.
-
-    Returns:
-        The tokenizer.
     """
     backend = wordpiece_rules(
         {token: index for index, token in enumerate(vocabulary)},
@@ -67,9 +64,6 @@ def wordpiece_rules(
         do_basic_tokenize: whether to apply BERT's rules; if false, text is only split at
             whitespace.
         unk_token: token for unknown words.
-
-    Returns:
-        The tokenizer.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 

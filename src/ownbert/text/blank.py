@@ -21,9 +21,6 @@ def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
 
     Args:
         vocabulary: tokens in the order of their ids.
-
-    Returns:
-        The tokenizer.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 

@@ -190,12 +190,7 @@ def additional_tokens(style: Style, settings: Mapping[str, Any]) -> tuple[str, .
 
 
 def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:
-    """The tokenizer class, without ``Fast``, by the files of a folder; None if it is unknown.
-
-    Args:
-        config: content of tokenizer_config.json.
-        model_config: content of config.json.
-    """
+    """The tokenizer class, without ``Fast``, by the files of a folder; None if it is unknown."""
     for named in (config.get("tokenizer_class"), model_config.get("tokenizer_class")):
         if isinstance(named, str) and named.removesuffix("Fast") in CLASSES:
             return named.removesuffix("Fast")

@@ -49,9 +49,6 @@ def bpe_backend(
         merges: pairs of tokens in the order of priority.
         add_prefix_space: whether to prepend a space to texts without one.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         ValueError: a merge refers to a token that is not in the vocabulary.
     """
@@ -100,9 +97,6 @@ def pieces_backend(
         do_lower_case: whether to lower-case text (ALBERT, XLNet and DeBERTa).
         keep_accents: whether to keep accents (ALBERT and XLNet).
         split_by_punct: whether to separate punctuation marks (DeBERTa).
-
-    Returns:
-        The tokenizer.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

@@ -25,9 +25,6 @@ def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
 
     The positions are word boundaries for this tokenizer, and tokens do not cross words.
 
-    Args:
-        backend: the tokenizer.
-
     Returns:
         The pattern; None if texts cannot be cut.
     """
@@ -65,9 +62,6 @@ def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> I
         text: the text.
         places: pattern from ``places_to_cut``.
         size: minimum characters of all parts but the last.
-
-    Returns:
-        The parts in order.
     """
     start = 0
     while places is not None and len(text) - start > size:

@@ -33,9 +33,6 @@ def without_long_words(texts: Iterator[str], backend: "tokenizers.Tokenizer") ->
     Args:
         texts: texts to learn from.
         backend: tokenizer whose rules split the texts into words.
-
-    Returns:
-        The shortened texts.
     """
     # Read before training, which locks the backend.
     normalizer, splitter = backend.normalizer, backend.pre_tokenizer

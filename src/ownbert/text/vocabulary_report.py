@@ -88,9 +88,6 @@ def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -
         counts: frequency of each token.
         ends: number of documents that each token ends.
         documents: number of documents.
-
-    Returns:
-        The tokens with their counts.
     """
     running = max(1, counts.total())
     first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:TOP_TOKENS]
@@ -111,10 +108,6 @@ def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[
 
     By chance, a token would end ``documents * share`` documents. The constants above define the
     rule.
-
-    Args:
-        top: most frequent tokens.
-        documents: number of documents.
 
     Returns:
         The tokens; often none.

@@ -37,10 +37,6 @@ def pick_device(name: str) -> "torch.device":
 def pick_precision(name: str, device: "torch.device | str") -> str:
     """Resolve a precision; "auto" is bfloat16 if the device multiplies it faster than float32.
 
-    Args:
-        name: name of the precision, or "auto".
-        device: device, or its name as in ``pick_device``.
-
     Raises:
         InputError: unknown name.
     """

@@ -37,10 +37,6 @@ EVALUATIONS = 10
 def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     """Train to the end or until interrupted; log, curves and the last state are then on disk.
 
-    Args:
-        job: the job.
-        resume_from: a saved state in the job's folder.
-
     Raises:
         Interrupted: after a signal.
         InputError: the loss is not finite, another process has terminated, or the saved state

@@ -176,13 +176,6 @@ def translate_file(
     file, translations of an interrupted run are kept beside ``output``, and ``resume`` continues
     there.
 
-    Args:
-        translator: the translator.
-        input: a file, or texts.
-        output: file to write.
-        resume: continue an interrupted run.
-        progress: called with the number of lines so far.
-
     Returns:
         The number of lines.
 

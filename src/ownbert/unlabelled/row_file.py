@@ -30,9 +30,6 @@ def row_writer(path: Path) -> Iterator[Callable[[Sequence[Record]], None]]:
 class RowFile:
     """Reads a file of ``row_writer``, memory-mapped.
 
-    Args:
-        path: the file.
-
     Attributes:
         bytes: total size of the rows.
 

@@ -15,13 +15,7 @@ from ownbert.views.view_features import VIEWS, Texts, View
 
 @dataclass(frozen=True)
 class LinearView:
-    """Computes scores of texts.
-
-    Args:
-        view: computes features of texts.
-        model: computes scores from features.
-        kind: kind of text, for the tokenisation.
-    """
+    """Computes scores of texts."""
 
     view: View
     model: LinearModel

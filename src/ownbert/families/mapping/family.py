@@ -135,9 +135,6 @@ class Family:
         Args:
             theirs: content of a ``config.json``.
 
-        Returns:
-            The structure.
-
         Raises:
             InputError: a value is not supported.
         """
@@ -163,9 +160,6 @@ class Family:
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """Write the structure of an encoder.
-
-        Args:
-            config: the structure.
 
         Returns:
             The values of a ``config.json``, including model_type.

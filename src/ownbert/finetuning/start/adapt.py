@@ -47,17 +47,6 @@ def adapt(
 
     On resumption, a finished model is kept and an interrupted run continues. The texts are deleted
     from disk at the end.
-
-    Args:
-        recipe: recipe of the fine-tuning.
-        texts: distinct texts of the task.
-        folder: folder of this pretraining.
-        learning_rate: peak learning rate.
-        max_length: maximum tokens per sequence.
-        quiet: whether to print nothing.
-
-    Returns:
-        The path of ``folder``.
     """
     if folder.resume and folder.finished:
         return folder.path

@@ -17,16 +17,7 @@ _FEW = 100
 
 
 def network_of(texts: Sequence[str], folder: Path, recipe: FinetuneRecipe) -> Path:
-    """Learn a vocabulary and pretrain a tiny network; the result is deterministic.
-
-    Args:
-        texts: texts of the task.
-        folder: folder for all files.
-        recipe: recipe of the subsequent fine-tuning.
-
-    Returns:
-        The folder of the network.
-    """
+    """Learn a vocabulary and pretrain a tiny network; the result is deterministic."""
     network = folder / "network"
     kind = "blank" if text_kind(texts) == "ids" else "wordpiece"
     # With few texts, keep every character.

@@ -25,9 +25,6 @@ def make_model(
         task: task that defines the head.
         recipe: recipe with the model settings.
         adapted: folder of the same encoder after pretraining on the texts of the task, if any.
-
-    Returns:
-        The model.
     """
     torch.manual_seed(recipe.seed)
     settings = recipe.model

@@ -67,9 +67,6 @@ def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
     Linear models are trained on the rows of each fold, and again without as many rows as the fold
     holds out. Errors are assumed to be linear in 1 / rows, on the scale of log-odds.
 
-    Args:
-        rows: labelled rows with their folds.
-
     Returns:
         See ``learn``; None if the final models are not trained on more rows, or if there are so
         many that the gain is small.

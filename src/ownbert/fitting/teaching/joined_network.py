@@ -101,19 +101,6 @@ def imitate(
 ) -> TokenScores:
     """Fit token scores to the predictions of the first fold's linear models.
 
-    Args:
-        compared: the candidates.
-        folder: folder of the candidates.
-        start: a network with the tokenizer to use.
-        labelled: texts of the labelled rows.
-        unlabelled: unlabelled texts.
-        seconds: approximate time limit.
-        device: device for the linear models.
-        seed: seed for sampling texts.
-
-    Returns:
-        The token scores.
-
     Raises:
         InputError: the blend has no linear model.
         OutOfTime: the time limit has passed.
@@ -220,12 +207,6 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
     """Save a copy of a network that adds token scores to its own outputs.
 
     Both are weighted; the weights are fitted on the held-out rows of the first fold.
-
-    Args:
-        compared: the candidates.
-        scores: scores from ``imitate``.
-        start: the network.
-        path: folder for the new network.
 
     Raises:
         OutOfTime: the time limit has passed.

@@ -74,9 +74,6 @@ def teach(
         device: device of the training.
         seed: seed of the training.
 
-    Returns:
-        ``path``.
-
     Raises:
         OutOfTime: the time limit has passed.
     """

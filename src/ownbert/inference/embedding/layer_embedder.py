@@ -31,9 +31,6 @@ class LayerEncoder(PackedEncoder):
 class LayerEmbedder(Embedder):
     """An ``Embedder`` that concatenates the vectors of all layers: (N, (L + 1) D).
 
-    Args:
-        folder: model folder.
-
     Raises:
         InputError: the folder cannot be used.
     """

@@ -104,9 +104,6 @@ def split_ending(path: Path) -> tuple[str, str]:
 class DealtRows:
     """Selects the rows of a shard from all rows of an input.
 
-    Args:
-        shard: shard to select.
-
     Attributes:
         total: number of input rows so far.
         taken: number of rows of the shard so far.

@@ -58,11 +58,7 @@ class ScoredText:
         return None if self.surprisal is None else float(np.exp(self.surprisal))
 
     def as_row(self, *, tokens: bool = False) -> dict[str, Any]:
-        """A row of a file without the text.
-
-        Args:
-            tokens: whether to include each token and its surprisal.
-        """
+        """A row of a file without the text."""
         shown = {"score": self.score, "surprisal": self.surprisal, "perplexity": self.perplexity}
         rounded = {k: None if v is None else float(f"{v:.6g}") for k, v in shown.items()}
         row: dict[str, Any] = {"score": rounded.pop("score")}

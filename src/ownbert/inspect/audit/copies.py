@@ -17,10 +17,6 @@ _MOST_BYTES = 50_000_000
 def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
     """Count the texts that each file of a folder quotes, by eight consecutive words.
 
-    Args:
-        folder: model folder.
-        texts: training texts.
-
     Returns:
         The number of texts, keyed by file name, for files with any.
     """

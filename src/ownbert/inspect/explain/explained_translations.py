@@ -29,10 +29,6 @@ _IDEOGRAPHS = ("\u3040", "\u9fff"), ("\uac00", "\ud7af")
 class ExplainedTranslator:
     """A translation model whose words are to be explained.
 
-    Args:
-        folder: folder of an encoder-decoder with its head.
-        device: auto, cpu or cuda.
-
     Attributes:
         model: model with gradients, unlike the one of ``Translator``.
         head: kind of the head for the next token.

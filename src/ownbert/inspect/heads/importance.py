@@ -29,13 +29,7 @@ _TOKENS = 4096
 
 @dataclass(frozen=True)
 class LabelledModel:
-    """A fine-tuned model with encoded labelled rows.
-
-    Args:
-        opened: opened model folder.
-        rows: labelled rows.
-        data: the same rows, encoded.
-    """
+    """A fine-tuned model with encoded labelled rows."""
 
     opened: Networks
     rows: Sequence[Row]

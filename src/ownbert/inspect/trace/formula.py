@@ -50,14 +50,7 @@ def pattern_of(step: TraceStep) -> str:
 
 
 def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> str:
-    """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ...".
-
-    Args:
-        step: step of the number.
-        row: row of the number, from 0.
-        column: column of the number, from 0.
-        matrices: matrices of all steps by key.
-    """
+    """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ..."."""
     made, places = step.made, {"r": row, "c": column}
     if made.kind == "weigh":
         places["i"], places["j"] = divmod(row, len(matrices[made.right]))

@@ -40,11 +40,6 @@ class ImageRow(Row):
 class ImageInputBuilder:
     """The counterpart of ``TextInputBuilder`` for images: converts pixels to patches.
 
-    Args:
-        processor: processor of the model.
-        image: input format of the model.
-        source: model folder, for messages.
-
     Attributes:
         max_length: number of patches plus the class token.
 

@@ -71,10 +71,6 @@ def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     """Precision, recall and F1 of entities, micro-averaged and by type.
 
     An entity is correct if its type, first word and last word are correct.
-
-    Args:
-        truth: true tags of each sentence.
-        predicted: predicted tags of each sentence.
     """
     hits, gold, predicted_counts = Counter[str](), Counter[str](), Counter[str]()
     for true_tags, tags in zip(truth, predicted, strict=True):

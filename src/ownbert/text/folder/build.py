@@ -42,9 +42,6 @@ def build(
         files: paths by the keys of ``style.files``.
         settings: arguments of Transformers' constructors; unknown ones are ignored.
 
-    Returns:
-        The backend.
-
     Raises:
         InputError: a file is damaged, or two files are inconsistent.
     """

@@ -87,10 +87,6 @@ class TokenizerFolder:
     As in Transformers, the settings for case, accents and Chinese characters in
     tokenizer_config.json take precedence over those in tokenizer.json.
 
-    Args:
-        path: path of the folder.
-        model: content of the folder's config.json, if it has been read already.
-
     Attributes:
         backends: tokenizers read from tokenizer.json files, by path.
 
@@ -146,9 +142,6 @@ class TokenizerFolder:
         Args:
             named: tokenizer class named in the files, if any.
 
-        Returns:
-            The style.
-
         Raises:
             InputError: no style is possible, or more than one.
         """
@@ -180,9 +173,6 @@ class TokenizerFolder:
 
     def read(self) -> TokenizerFiles:
         """Read the tokenizer.
-
-        Returns:
-            The tokenizer, with its special tokens and settings.
 
         Raises:
             InputError: a file is missing, damaged or contradictory, or the vocabulary lacks a
@@ -226,9 +216,6 @@ def read_folder(
     Args:
         folder: folder of the tokenizer.
         model: content of the folder's config.json, if it has been read already.
-
-    Returns:
-        The tokenizer, with its special tokens and settings.
 
     Raises:
         InputError: the folder does not exist, or its files cannot be used.

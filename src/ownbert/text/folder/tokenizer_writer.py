@@ -67,10 +67,6 @@ def write_folder(
 def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
     """Write several files; no file is replaced before all are complete.
 
-    Args:
-        folder: output folder.
-        contents: contents by file name.
-
     Returns:
         The paths of the files.
     """

@@ -24,12 +24,7 @@ _MAX_METRICS = 3
 
 
 class Display:
-    """Shows progress, remaining time, and the numbers of the last log rows; nothing if ``quiet``.
-
-    Args:
-        title: name of the run at the start of each line.
-        quiet: whether to print nothing.
-    """
+    """Shows progress, remaining time, and the numbers of the last log rows; nothing if ``quiet``."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet

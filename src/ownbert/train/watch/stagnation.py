@@ -22,9 +22,6 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
     Compares the loss of the last evaluation with its ``unigram_loss``, the loss of a model that
     knows only token frequencies.
-
-    Args:
-        rows: log rows so far.
     """
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]

@@ -26,10 +26,6 @@ _TITLE = {"y": 1.0}
 def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     """Plot losses, accuracies and other metrics over the steps of a run.
 
-    Args:
-        folder: folder of the run.
-        rows: rows of its log.
-
     Returns:
         The path of ``curves.png`` in ``folder``; None if matplotlib is missing or the log is empty.
     """
