@@ -38,9 +38,6 @@ def is_local(address: str) -> bool:
 def open_file_system(address: str) -> tuple[Any, str]:
     """Open the file system of an address.
 
-    Args:
-        address: name normalised by ``as_address``.
-
     Returns:
         The pyarrow.fs.FileSystem, and the path in it.
 

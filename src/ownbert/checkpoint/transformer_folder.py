@@ -33,12 +33,6 @@ def save_translation(
 ) -> None:
     """Write config.json, model.safetensors, and the tokenizer's files if given.
 
-    Args:
-        model: an encoder-decoder model.
-        folder: folder to write, created if necessary.
-        values: further keys of config.json.
-        tokenizer: tokenizer of source and target.
-
     Raises:
         InputError: the format cannot express the structure.
     """

@@ -42,12 +42,7 @@ _FEW_CHUNKS = 4
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How a store is written; see ``prepare`` in ``ownbert.corpus.store``.
-
-    Args:
-        end_ids: ids of the tokens that end a sentence.
-        chunking: how documents are split.
-    """
+    """How a store is written; see ``prepare`` in ``ownbert.corpus.store``."""
 
     tokenizer: Tokenizer
     end_ids: np.ndarray

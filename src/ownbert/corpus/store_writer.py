@@ -133,14 +133,7 @@ def _replace(path: Path, value: Any) -> None:
 
 
 class StoreWriter:
-    """Appends chunks to the files of a store, and tracks their sizes, checksums and counts.
-
-    Args:
-        work: the work folder.
-        vocab_size: vocabulary size V.
-        words: whether chunks have words.
-        features: whether words have features.
-    """
+    """Appends chunks to the files of a store, and tracks their sizes, checksums and counts."""
 
     def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool, features: bool) -> None:
         self.work, self.folder = work, work.store

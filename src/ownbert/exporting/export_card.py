@@ -28,20 +28,8 @@ def write_export_card(
     tolerance: float,
     notes: Sequence[str],
 ) -> None:
-    """Write README.md.
-
-    Args:
-        new: folder, before it is moved.
-        name: final name of the folder.
-        source: model folder.
-        to: one of ``FORMATS``.
-        file: path of the exported file inside the folder.
-        description: description of the model.
-        graph: exported graph.
-        parity: results of the comparison.
-        tolerance: tolerance of the comparison.
-        notes: steps that the file does not include.
-    """
+    """Write README.md into the folder ``new``, which is moved to one called ``name`` afterwards;
+    ``notes`` are steps that the file does not include."""
     config, family = description.config, description.family.model_type
     labels = description.labels if {*graph.kinds} & {"classification", "tokens"} else ()
     values = {

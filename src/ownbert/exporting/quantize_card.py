@@ -14,15 +14,7 @@ from ownbert.run.model_card import save_card, table
 def write_quantize_card(
     new: Path, *, name: str, source: Path, description: Description, found: QuantizedParity
 ) -> None:
-    """Write README.md.
-
-    Args:
-        new: folder, before it is moved.
-        name: final name of the folder.
-        source: folder of the float model.
-        description: description of the float model.
-        found: results of the comparison.
-    """
+    """Write README.md into the folder ``new``, which is moved to one called ``name`` afterwards."""
     config, family = description.config, description.family.model_type
     labelled = {spec.kind for spec in description.specs} & {"classification", "tokens"}
     values = {

@@ -56,10 +56,6 @@ def all_kinds() -> tuple[Family | EncoderDecoder, ...]:
 def family_of(model_type: str, where: str) -> Family:
     """Find the family of a model.
 
-    Args:
-        model_type: value in its ``config.json``.
-        where: path of this file, for error messages.
-
     Raises:
         InputError: the family is unknown.
     """

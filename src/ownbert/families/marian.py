@@ -142,9 +142,6 @@ def weight_map(
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
     """Read the structure of a model.
 
-    Args:
-        values: content of a ``config.json``.
-
     Returns:
         Encoder, decoder, and whether they and the generator share their embeddings.
 

@@ -214,9 +214,6 @@ def weight_map(
 def read_config(values: Mapping[str, Any]) -> Stacks:
     """Read the structure of an encoder-decoder.
 
-    Args:
-        values: content of a ``config.json``.
-
     Returns:
         Encoder, decoder, and whether the generator shares the word embeddings.
 

@@ -143,11 +143,7 @@ class LabelledSplits:
             task.check(self.dev_rows, dev, known)
 
     def encode(self, builder: Any) -> None:
-        """Encode the rows for a model.
-
-        Args:
-            builder: result of ``Task.input_builder``.
-        """
+        """Encode the rows for a model."""
         self.builder = builder
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if rate := self.recipe.task.mask_rate:

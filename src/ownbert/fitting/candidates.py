@@ -145,11 +145,6 @@ def fit_probe(
 def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf) -> np.ndarray:
     """The held-out logits (N, C) of a linear model on the vectors of a network.
 
-    Args:
-        encoder: folder of the network.
-        rows: labelled rows with their folds.
-        seconds: see ``fit_on_folds``.
-
     Raises:
         OutOfTime: the time limit has passed.
     """

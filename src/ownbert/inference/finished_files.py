@@ -103,11 +103,6 @@ def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) 
 def copy_files(folder: Path, target: Path, names: Iterable[Path]) -> None:
     """Copy files of ``folder`` into ``target``, each completely or not at all.
 
-    Args:
-        folder: folder to copy from.
-        target: folder to copy to.
-        names: paths relative to ``folder``.
-
     Raises:
         InputError: a link points outside the folder; nothing has been copied.
     """

@@ -54,9 +54,6 @@ class FrozenProbe:
     def load(cls, folder: Path, **options: Any) -> "FrozenProbe":
         """Read a probe written by ``save``.
 
-        Args:
-            options: device and precision of the ``Embedder``.
-
         Raises:
             InputError: a file is missing, damaged, or of another version.
         """

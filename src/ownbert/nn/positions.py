@@ -253,10 +253,6 @@ class RelativeBuckets(nn.Module):
     are for keys before it. Small distances have separate buckets, larger ones share buckets of
     logarithmically increasing size, and all from ``relative_max_distance`` on share the last one.
 
-    Args:
-        config: configuration of the encoder or decoder.
-        heads: indices of the heads of the block.
-
     Attributes:
         heads: indices of the heads.
         table: (buckets, H), owned by the ``Encoder``.

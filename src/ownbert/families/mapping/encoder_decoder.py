@@ -95,9 +95,6 @@ class EncoderDecoder:
     def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
         """How the decoder of a class in ``answering`` reads the encoder's input.
 
-        Args:
-            values: content of the ``config.json``.
-
         Returns:
             The special tokens for the decoder.
 

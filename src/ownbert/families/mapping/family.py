@@ -132,9 +132,6 @@ class Family:
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
         """Read the structure of an encoder.
 
-        Args:
-            theirs: content of a ``config.json``.
-
         Raises:
             InputError: a value is not supported.
         """

@@ -18,15 +18,7 @@ def measure(
     raws: Sequence[np.ndarray],
     outside: Sequence[Row] = (),
 ) -> dict[str, float]:
-    """Compute metrics by name.
-
-    Args:
-        opened: the opened folder.
-        doubts: scores and label sets of the folder.
-        rows: rows with known labels.
-        raws: predicted probabilities of ``rows``.
-        outside: out-of-scope texts, which have none of the labels.
-    """
+    """Compute metrics by name."""
     from ownbert.inference.opened_blend import all_raws
 
     task: Any = opened.task

@@ -28,10 +28,6 @@ class EmbeddingPool:
     """One process per device. Processes are spawned, because a fork hangs once torch has computed.
 
     A script that uses a pool needs ``if __name__ == "__main__":``.
-
-    Args:
-        embedder: an ``Embedder``, which is copied.
-        devices: devices of the processes.
     """
 
     def __init__(self, embedder: Any, devices: Sequence[Any]) -> None:

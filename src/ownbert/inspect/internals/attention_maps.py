@@ -19,11 +19,6 @@ def attention_maps(
 ) -> list[dict[int, np.ndarray]]:
     """Run a model once and return its attention weights.
 
-    Args:
-        model: text model.
-        example: input; may have several sequences.
-        chosen: result of ``HeadChoice.of``.
-
     Returns:
         For each sequence the weights by layer, float32 (selected heads, S, S): one row per query
         token, with its weights over key tokens.

@@ -115,10 +115,6 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
 def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
     """Read the run in a folder.
 
-    Args:
-        folder: folder of the run.
-        name: name of the run; by default the folder's.
-
     Raises:
         InputError: the log or the recipe is missing or damaged.
     """

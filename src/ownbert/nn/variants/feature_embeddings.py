@@ -29,10 +29,6 @@ class WordFeatures(nn.Module):
     are not, independent of the other words in the batch.
 
     Source: Zhang et al. 2020 (SemBERT), sections 3.2 and 3.3.
-
-    Args:
-        config: configuration of the encoder.
-        spec: specification of the head, with ``features`` and ``feature_size``.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
