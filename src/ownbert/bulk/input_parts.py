@@ -113,11 +113,8 @@ def _files_below(address: str) -> list[str]:
     )
     if not known:
         raise InputError(f"no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {address}")
-    return [f"{address.rstrip('/')}/{name}" for name in known if not _is_hidden(name)]
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.split("/"))
+    hidden = re.compile(r"(^|/)[._]")
+    return [f"{address.rstrip('/')}/{name}" for name in known if not hidden.search(name)]
 
 
 def _described(address: str) -> InputFile:
@@ -200,17 +197,14 @@ def _text_parts(
     rest = chain(bytes(head).splitlines(keepends=True), stream)
     if file.kind != "delimited":
         ends = _line_ends(rest, blank=file.kind == "txt")
-        return _cut(number, ends, InputPart(number, 0, 0, _head_end(file, head)), rows)
+        head_end = len(head) if file.kind == "jsonl" else 0
+        return _cut(number, ends, InputPart(number, 0, 0, head_end), rows)
     ends = _table_row_ends(file, rest)
     header = next(ends, None)
     if header is None:
         return []
     end, line_number, _ = header
     return _cut(number, ends, InputPart(number, end, end, end, line_number), rows)
-
-
-def _head_end(file: InputFile, head: bytearray) -> int:
-    return len(head) if file.kind == "jsonl" else 0
 
 
 def _line_ends(lines: Iterable[bytes], *, blank: bool) -> Iterator[_End]:

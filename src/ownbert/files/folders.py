@@ -192,14 +192,6 @@ def _is_log(data: bytes, name: str) -> bool | None:
     return True if "seconds" in keys else None  # logs of other programs have steps as well
 
 
-def _is_page(data: bytes, name: str) -> bool:
-    return any(sign in data for sign in _REPORT)
-
-
-def _is_card(data: bytes, name: str) -> bool:
-    return CARD_SIGN.encode() in data
-
-
 def _is_picture(data: bytes, name: str) -> bool | None:
     if _OUR_PICTURE in data[:1024]:
         return True
@@ -210,8 +202,8 @@ _KINDS: dict[str, Callable[[bytes, str], bool | None]] = {
     ".json": _is_json,
     ".jsonl": _is_log,
     ".yaml": _is_recipe,
-    ".html": _is_page,
-    ".md": _is_card,
+    ".html": lambda data, name: any(sign in data for sign in _REPORT),
+    ".md": lambda data, name: CARD_SIGN.encode() in data,
     ".png": _is_picture,
 }
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ownbert.batches.example import Example
 from ownbert.config.variants import SecondReading
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import ngram_tables
@@ -49,11 +48,8 @@ class WordsInUse:
             mask_id=int(self.index_of[data.masking.mask_id]),
             ordinary=data.masking.ordinary[ids],
         )
-        examples = [self._reindexed(e) for e in data.examples]
+        examples = [replace(e, token_ids=self.index_of[e.token_ids]) for e in data.examples]
         self.data = replace(data, examples=examples, masking=masking)
-
-    def _reindexed(self, example: Example) -> Example:
-        return replace(example, token_ids=self.index_of[example.token_ids])
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -221,15 +221,11 @@ async def _embed_items(
         how = (call.model.prompt(body.prompt_name), body.truncate)
         return call, await call.prepared(texts, work, texts, *how)
     sequences = [given] if isinstance(given[0], int) else given
-    if not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in sequences):
+    if not all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in sequences):
         raise bad_field("inputs must be a text, ids of tokens, or a list of either", "inputs")
     if body.prompt_name is not None:
         raise bad_field("prompt_name applies to texts, but the inputs are ids", "prompt_name")
     return call, await call.prepared(sequences, call.model.embed_ids, sequences)
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _texts(inputs: Any) -> list[str]:

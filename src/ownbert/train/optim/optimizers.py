@@ -43,7 +43,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
         InputError: this PyTorch lacks the optimiser, or a setting does not support it.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
-    tables = _sparse_tables(model)
+    tables = [module for module in model.modules() if isinstance(module, NgramTable)]
     if not tables:
         return _make_dense(model, groups, optim)
     ngram_tables = {id(table.table.weight) for table in tables}
@@ -111,10 +111,6 @@ def decay_groups(
     ]
     check_groups(model, groups)
     return groups
-
-
-def _sparse_tables(model: nn.Module) -> list[NgramTable]:
-    return [module for module in model.modules() if isinstance(module, NgramTable)]
 
 
 def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:

@@ -24,7 +24,7 @@ _MAX_METRICS = 3
 
 
 class Display:
-    """Shows progress, remaining time, and the numbers of the last log rows; nothing if ``quiet``."""
+    """Shows progress, remaining time, and the numbers of the last log rows."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet
