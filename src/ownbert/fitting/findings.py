@@ -283,17 +283,13 @@ def _margin(compared: Comparison) -> Any:
     if not linear or (compared.alone is not None and compared.alone.name in VIEWS):
         return None
     best, used = compared.adjusted(max(linear, key=compared.worth)), compared.used[2]
-    index = np.arange(len(best))
 
-    def score(_: np.ndarray, chosen: np.ndarray) -> float:
+    def gain(rows: np.ndarray) -> float:
         check_time()
-        kind, rows = chosen[:, 0], chosen[:, 1]
-        value = compared.value(used if kind[0] else best, rows)
-        return -value if compared.lower else value
+        difference = compared.value(used, rows) - compared.value(best, rows)
+        return -difference if compared.lower else difference
 
-    ours = np.stack([np.ones_like(index), index], axis=1)
-    theirs = np.stack([np.zeros_like(index), index], axis=1)
-    return bootstrap_margin(score, index, ours, theirs, draws=_SAMPLES)
+    return bootstrap_margin(gain, len(best), _SAMPLES)
 
 
 def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:

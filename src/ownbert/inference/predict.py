@@ -17,8 +17,7 @@ from ownbert.files.json_files import read_json, read_yaml, require_json_name, wr
 from ownbert.files.resumable_file import first_read, made_for
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
-from ownbert.inference.abstaining.doubts import Doubts, output_rows
-from ownbert.inference.abstaining.measures import measure
+from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
 from ownbert.inference.compute import AS_FOLDER, TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, characters, decide_all, read_labelled_rows

@@ -42,14 +42,15 @@ def test_the_reliability_curve():
     assert curve.error == pytest.approx((0.55 + 3 * (2.87 / 3 - 2 / 3)) / 4)
 
 
-def test_several_labels_per_row_are_predictions_each():
+def test_the_reliability_curve_of_scikit_learn():
     rng = np.random.default_rng(1)
-    probabilities = rng.random((500, 4))
-    targets = (rng.random((500, 4)) < probabilities).astype(int)
+    probabilities = rng.dirichlet(np.ones(3), 500)
+    targets = rng.integers(0, 3, 500)
     curve = reliability_curve(probabilities, targets)
-    shares, means = calibration_curve(targets.ravel(), probabilities.ravel(), n_bins=10)
-    assert curve.accuracy == pytest.approx(shares)
-    assert curve.confidence == pytest.approx(means)
+    hits, used = probabilities.argmax(1) == targets, curve.count > 0
+    shares, means = calibration_curve(hits, probabilities.max(1), n_bins=10)
+    assert curve.accuracy[used] == pytest.approx(shares)
+    assert curve.confidence[used] == pytest.approx(means)
 
 
 def test_probabilities_of_zero_and_few_rows():
@@ -69,5 +70,3 @@ def test_what_cannot_be_used():
     ):
         with pytest.raises(InputError, match=match):
             fit_temperature(scores, np.asarray(targets, int))
-    with pytest.raises(InputError, match="at least 1 bin"):
-        reliability_curve(np.ones((1, 1)), np.zeros(1, int), bins=0)

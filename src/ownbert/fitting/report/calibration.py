@@ -81,37 +81,32 @@ def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2.
     """
     from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
 
     scores, targets = _checked(log_probabilities, targets)
     scores = np.maximum(scores, _FLOOR)
     rows = np.arange(len(targets))
 
     def loss(log_temperature: float) -> float:
-        return -float(_normalised(scores / np.exp(log_temperature))[rows, targets].mean())
+        return -float(log_softmax(scores / np.exp(log_temperature), 1)[rows, targets].mean())
 
     bounds = (np.log(_LOWEST), np.log(_HIGHEST))
     optimum: Any = minimize_scalar(loss, bounds=bounds, method="bounded")
     return float(np.exp(optimum.x))
 
 
-def reliability_curve(
-    probabilities: np.ndarray, targets: np.ndarray, bins: int = _BINS
-) -> ReliabilityCurve:
-    """Compute accuracy as a function of confidence.
+def reliability_curve(probabilities: np.ndarray, targets: np.ndarray) -> ReliabilityCurve:
+    """Accuracy as a function of confidence, the largest probability of a row.
 
     Args:
-        probabilities: (N, C). In single-label tasks only the largest of each row counts.
-        targets: (N) indices of the true classes; or (N, C) of 0 and 1 for multi-label tasks, in
-            which each probability is one prediction.
-        bins: number of bins of equal width from 0 to 1.
+        probabilities: (N, C).
+        targets: (N) indices of the true classes.
     """
-    if bins < 1:
-        raise InputError(f"a reliability curve needs at least 1 bin, not {bins}")
-    confidence, hits = _confidence(probabilities, targets)
-    places = np.minimum((confidence * bins).astype(int), bins - 1)
-    count = np.bincount(places, minlength=bins)
+    confidence, hits = probabilities.max(1).clip(0, 1), probabilities.argmax(1) == targets
+    places = _bins_of(confidence)
+    count = np.bincount(places, minlength=_BINS)
     with np.errstate(invalid="ignore"):
-        means = [np.bincount(places, values, bins) / count for values in (confidence, hits)]
+        means = [np.bincount(places, values, _BINS) / count for values in (confidence, hits)]
     return ReliabilityCurve(means[0], means[1], count)
 
 
@@ -122,17 +117,19 @@ def calibrate(log_probabilities: np.ndarray, targets: np.ndarray) -> Calibration
         log_probabilities: (N, C), N at least 2.
         targets: (N) indices of the true classes.
     """
+    from scipy.special import log_softmax
+
     scores, targets = _checked(log_probabilities, targets)
     if len(targets) < 2:
         raise InputError("calibration needs at least 2 held-out rows")
     scores = np.maximum(scores, _FLOOR)
-    probabilities = np.exp(_normalised(scores))
+    probabilities = np.exp(log_softmax(scores, 1))
     # Cross-fitting: each half is evaluated with the temperature of the other half.
     after, halves = np.empty_like(scores), np.arange(len(targets)) % 2
     for half in (0, 1):
         fitted_half, other = halves == half, halves != half
         temperature = fit_temperature(scores[other], targets[other])
-        after[fitted_half] = np.exp(_normalised(scores[fitted_half] / temperature))
+        after[fitted_half] = np.exp(log_softmax(scores[fitted_half] / temperature, 1))
     before = reliability_curve(probabilities, targets)
     calibrated = reliability_curve(after, targets)
     return Calibration(
@@ -147,7 +144,7 @@ def calibrate(log_probabilities: np.ndarray, targets: np.ndarray) -> Calibration
 
 def _error_by_chance(confidence: np.ndarray) -> float:
     rng = np.random.default_rng(0)
-    places = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    places = _bins_of(confidence)
     errors = []
     for _ in range(_DRAWS):
         gaps = confidence - (rng.random(len(confidence)) < confidence)
@@ -155,14 +152,8 @@ def _error_by_chance(confidence: np.ndarray) -> float:
     return float(np.quantile(errors, 0.95))
 
 
-def _confidence(probabilities: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    probabilities, targets = np.asarray(probabilities, dtype=float), np.asarray(targets)
-    if targets.ndim == 2:
-        if targets.shape != probabilities.shape:
-            raise InputError(f"probabilities are {probabilities.shape}, targets {targets.shape}")
-        return probabilities.clip(0, 1).ravel(), targets.astype(float).ravel()
-    probabilities, targets = _checked(probabilities, targets)
-    return probabilities.max(1).clip(0, 1), (probabilities.argmax(1) == targets).astype(float)
+def _bins_of(confidence: np.ndarray) -> np.ndarray:
+    return np.minimum((confidence * _BINS).astype(int), _BINS - 1)
 
 
 def _checked(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,8 +168,3 @@ def _checked(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.nd
     if targets.min() < 0 or targets.max() >= scores.shape[1]:
         raise InputError(f"targets must be indices of the {scores.shape[1]} classes")
     return scores, targets.astype(int)
-
-
-def _normalised(scores: np.ndarray) -> np.ndarray:
-    shifted = scores - scores.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))

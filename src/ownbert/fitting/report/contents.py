@@ -197,33 +197,20 @@ class Report:
         return self.labels[int(value)] if int(value) < len(self.labels) else str(int(value))
 
 
-def bootstrap_margin(
-    score: Callable[[np.ndarray, np.ndarray], float],
-    targets: np.ndarray,
-    best: np.ndarray,
-    baseline: np.ndarray,
-    draws: int = 1000,
-) -> Margin:
+def bootstrap_margin(gain: Callable[[np.ndarray], float], count: int, draws: int) -> Margin:
     """The margin of one model over another, by a paired bootstrap over rows.
 
     Args:
-        score: function of (targets, predictions); higher is better.
-        targets: (N, ...) targets of the held-out rows.
-        best: (N, ...) predictions of one model for the same rows.
-        baseline: (N, ...) predictions of the other model.
+        gain: how much better the model is on the rows with these indices.
+        count: number N of held-out rows.
         draws: number of samples of N rows, with replacement.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
     """
-    targets, best, baseline = map(np.asarray, (targets, best, baseline))
     rng = np.random.default_rng(0)
-    margins = []
-    for _ in range(draws):
-        rows = rng.integers(0, len(targets), len(targets))
-        margins.append(score(targets[rows], best[rows]) - score(targets[rows], baseline[rows]))
-    mean = score(targets, best) - score(targets, baseline)
-    low, high = np.quantile(margins, (0.05, 0.95))
-    return Margin(float(mean), float(low), float(high))
+    gains = [gain(rng.integers(0, count, count)) for _ in range(draws)]
+    low, high = np.quantile(gains, (0.05, 0.95))
+    return Margin(float(gain(np.arange(count))), float(low), float(high))
 
 
 def shown_spread(spread: float | None) -> float | None:

@@ -1,9 +1,11 @@
 """The hardest and the most confidently predicted rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
+_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -23,61 +25,49 @@ class RatedRow:
     score: float
 
 
-def hardest_rows(probabilities: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
-    """Held-out rows with the lowest probabilities of their true classes, lowest first.
+def hardest_rows(probabilities: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
+    """The held-out rows with the lowest probabilities of their true classes, lowest first.
 
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
-        count: number of rows.
     """
-    return _rated_rows(
-        probabilities,
-        targets,
-        lambda probabilities_of_label: np.argsort(probabilities_of_label, kind="stable")[:count],
-    )
+    own = probabilities[np.arange(len(targets)), targets]
+    return _rated_rows(probabilities, targets, np.argsort(own, kind="stable")[:_ROWS])
 
 
-def typical_rows(
-    probabilities: np.ndarray, targets: np.ndarray, per_class: int = 1
-) -> list[RatedRow]:
-    """Held-out rows with the highest probabilities of their true classes, class by class.
+def typical_rows(probabilities: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
+    """The held-out row of each class with the highest probability of its true class.
 
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
-        per_class: number of rows per class.
     """
-    targets = np.asarray(targets, dtype=int)
-
-    def chosen(label_probabilities: np.ndarray) -> Sequence[int]:
-        order = np.argsort(-label_probabilities, kind="stable")
-        return [int(i) for c in np.unique(targets) for i in order[targets[order] == c][:per_class]]
-
-    return _rated_rows(probabilities, targets, chosen)
+    own = probabilities[np.arange(len(targets)), targets]
+    order = np.argsort(-own, kind="stable")
+    first = [order[targets[order] == label][0] for label in np.unique(targets)]
+    return _rated_rows(probabilities, targets, first)
 
 
-def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
+def largest_errors(predictions: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
     """Rows of a regression with the largest absolute errors, largest first.
 
     Args:
         predictions: (N) predicted values.
         targets: (N) true values.
-        count: number of rows.
     """
-    predictions, targets = np.asarray(predictions, float), np.asarray(targets, float)
     errors = np.abs(predictions - targets)
-    order = np.argsort(-errors, kind="stable")[:count]
+    order = np.argsort(-errors, kind="stable")[:_ROWS]
     return [
         RatedRow(int(i), float(targets[i]), float(predictions[i]), float(errors[i])) for i in order
     ]
 
 
-def _rated_rows(probabilities: np.ndarray, targets: np.ndarray, choose) -> list[RatedRow]:
-    probabilities, targets = np.asarray(probabilities, float), np.asarray(targets, dtype=int)
-    label_probabilities = probabilities[np.arange(len(targets)), targets]
-    predicted = probabilities.argmax(1) if len(targets) else targets
+def _rated_rows(
+    probabilities: np.ndarray, targets: np.ndarray, chosen: Iterable[int]
+) -> list[RatedRow]:
+    predicted = probabilities.argmax(1)
     return [
-        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(label_probabilities[i]))
-        for i in choose(label_probabilities)
+        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(probabilities[i, targets[i]]))
+        for i in chosen
     ]

@@ -27,7 +27,6 @@ from ownbert.inference.embedding.embedding_outputs import (
     shortened,
 )
 from ownbert.inference.embedding.embedding_pool import EmbeddingPool, usual_devices
-from ownbert.inference.embedding.evaluations import Evaluations
 from ownbert.inference.embedding.similarity import (
     COSINE,
     SIMILARITIES,
@@ -62,6 +61,17 @@ _BATCH_TOKENS, _BATCH_TOKENS_ON_GPU = 4096, 32_768
 BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
 # Prompts that every model has.
 _PROMPTS = {"query": "", "document": ""}
+
+
+class Evaluations(dict[str, dict[str, float]]):
+    """Metrics that evaluators of sentence-transformers leave, in place of its model card."""
+
+    def set_evaluation_metrics(
+        self, evaluator: Any, metrics: Mapping[str, float], *_: Any, **__: Any
+    ) -> None:
+        """Called by an evaluator with its metrics, and its epoch and step."""
+        name = getattr(evaluator, "name", "") or type(evaluator).__name__
+        self[name] = dict(metrics)
 
 
 class Embedder:
