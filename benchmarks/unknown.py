@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 import ownbert
-from ownbert.inference.abstaining.measures import auroc
 from ownbert.inference.abstaining.scope import Scope
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.run.file_names import HELD_OUT
 from ownbert.tables.tables import columns, read_values
+from ownbert.tasks.metrics import auroc
 from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
 COVERAGES = (0.8, 0.9, 0.95)
