@@ -97,12 +97,7 @@ def _key(row: Row) -> bytes:
 
 
 class _TextIndex(NamedTuple):
-    """An index of rows by text.
-
-    Args:
-        first: for each key, the first row with these texts.
-        groups: for each first row with copies, all rows with the same texts.
-    """
+    """The first row with each key, and all rows with the texts of a first row that has copies."""
 
     first: dict[bytes, int]
     groups: dict[int, list[int]]

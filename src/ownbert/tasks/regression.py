@@ -180,11 +180,13 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
         spearman and pearson correlation, 0 if one side is constant; mae, the mean absolute error in
         the user's units; r2, the coefficient of determination, 0 if the truth is constant.
     """
+    from scipy.stats import rankdata
+
     each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []
     for name, true, predicted in zip(labels, truth.T, predictions.T, strict=True):
         spread = float(((true - true.mean()) ** 2).sum())
-        each["spearman"].append(_correlation(_ranks(true), _ranks(predicted)))
+        each["spearman"].append(_correlation(rankdata(true), rankdata(predicted)))
         each["pearson"].append(_correlation(true, predicted))
         each["mae"].append(float(np.abs(true - predicted).mean()))
         each["r2"].append(1 - float(((true - predicted) ** 2).sum()) / spread if spread else 0.0)
@@ -212,13 +214,6 @@ def _constant_warning(name: str, true: np.ndarray, predicted: np.ndarray) -> str
         f"{predicted.max():.4g}, but the true values are {true.min():.4g} to {true.max():.4g}); "
         "try more --epochs, another --learning-rate or more training rows"
     )
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1; ties share the mean of their ranks."""
-    from scipy.stats import rankdata
-
-    return rankdata(values)
 
 
 def _correlation(one: np.ndarray, two: np.ndarray) -> float:
