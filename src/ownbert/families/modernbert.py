@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.checks import known
+from ownbert.checks import known, list_of, maybe, number, one_of, record
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
@@ -17,6 +17,11 @@ from ownbert.families.mapping.weight_map import WeightMap
 _LAYER, _BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."
 _POOLINGS = {"cls": "first", "mean": "mean"}
 _KEYS = {pooling: key for key, pooling in _POOLINGS.items()}
+# Kinds of layers in Transformers 5, and the checks of its keys.
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_LAYERS = list_of(one_of(_GLOBAL, _LOCAL), least=1)
+_BASE = record({"rope_theta": number(1e-9, 1e12), "rope_type": one_of("default")}, closed=True)
+_ROTARY = record({_GLOBAL: maybe(_BASE), _LOCAL: maybe(_BASE)}, closed=True)
 # Heads that start with the pretrained dense layer and norm of the MLM head.
 _LABELLED = ("classification", "choice", "tokens", "span")
 
@@ -81,11 +86,31 @@ def _writes_head(spec: HeadSpec) -> dict[str, Any]:
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    base = values["local_rope_theta"]
-    return {
+    everywhere, local = values["global_rope_theta"], values["local_rope_theta"]
+    # Keys of Transformers 5.
+    rotary = values.get("rope_parameters") or {}
+    _ROTARY("rope_parameters", rotary)
+    everywhere = (rotary.get(_GLOBAL) or {}).get("rope_theta", everywhere)
+    local = (rotary.get(_LOCAL) or {}).get("rope_theta", local)
+    read = {
         "output_bias": values["attention_bias"],
-        "local_rotary_base": values["global_rope_theta"] if base is None else base,
+        "rotary_base": everywhere,
+        "local_rotary_base": everywhere if local is None else local,
     }
+    if (layers := values.get("layer_types")) is not None:
+        read["global_attn_every_n_layers"] = _layers_per_global_one(layers)
+    return read
+
+
+def _layers_per_global_one(layers: Any) -> int:
+    """The distance of layers with global attention; the first layer must be one of them."""
+    _LAYERS("layer_types", layers)
+    distance = next((i for i, kind in enumerate(layers) if i and kind == _GLOBAL), len(layers))
+    if layers != [_LOCAL if i % distance else _GLOBAL for i in range(len(layers))]:
+        raise InputError(
+            f"layer_types must have {_GLOBAL} in the first layer and then at equal distances"
+        )
+    return distance
 
 
 def _writes(config: EncoderConfig) -> dict[str, Any]:

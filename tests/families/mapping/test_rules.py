@@ -292,6 +292,16 @@ NOT_DONE = [
     ("modernbert", {"position_embedding_type": "relative_key"}, "is 'relative_key'; it must be"),
     ("modernbert", {"pruned_heads": {"0": [1]}}, "pruned_heads is .*; it must be None or {}"),
     ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling is .*; it must be None"),
+    (
+        "modernbert",
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}}},
+        "full_attention.rope_type is 'yarn'; it must be one of default",
+    ),
+    (
+        "modernbert",
+        {"layer_types": ["sliding_attention", "full_attention"]},
+        "layer_types must have full_attention in the first layer and then at equal distances",
+    ),
     ("modernbert", {"local_attention": -2}, "local_attention is -2; it must be a whole number"),
     ("modernbert", {"global_attn_every_n_layers": 0}, "it must be a whole number, at least 1"),
     ("modernbert", {"global_rope_theta": 0.0}, r"rotary_base is 0\.0; it must be more than 1"),
@@ -349,3 +359,26 @@ def test_an_unknown_family_is_refused():
         InputError, match=r"here: model_type 'gpt2' is not known; it must be one of bert"
     ):
         family_of("gpt2", "here")
+
+
+def test_keys_of_transformers_5_for_modernbert():
+    """It writes the kind of each layer, and the bases of rotary positions per kind."""
+    family, layers = FAMILIES["modernbert"], ["full_attention", "sliding_attention"]
+    read = family.read_config(
+        {
+            "vocab_size": 9,
+            "num_hidden_layers": 5,
+            "pad_token_id": 0,
+            "layer_types": [*layers, *layers, "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 7.0},
+            },
+        }
+    )
+    assert read.global_attn_every_n_layers == 2
+    assert (read.rotary_base, read.local_rotary_base) == (50, 7)
+    written = family.write_config(read)
+    assert (written["global_rope_theta"], written["local_rope_theta"]) == (50, 7)
+    alone = {"vocab_size": 9, "pad_token_id": 0, "layer_types": ["full_attention"] * 3}
+    assert family.read_config(alone).global_attn_every_n_layers == 1

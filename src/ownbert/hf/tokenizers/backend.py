@@ -105,9 +105,10 @@ def _set_offsets(backend: "tokenizers.Tokenizer", add_prefix_space: bool, trim: 
     if not isinstance(part, processors.RobertaProcessing):
         return
     state = json.loads(part.__getstate__())
+    # By position, because tokenizers 0.23 renames ``cls`` to ``cls_token``.
     backend.post_processor = processors.RobertaProcessing(
-        sep=tuple(state["sep"]),
-        cls=tuple(state["cls"]),
+        tuple(state["sep"]),
+        tuple(state["cls"]),
         add_prefix_space=add_prefix_space,
         trim_offsets=trim,
     )

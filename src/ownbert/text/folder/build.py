@@ -182,8 +182,9 @@ def set_post_processor(
         )
         return
     if style is ROBERTA:
+        # By position, because tokenizers 0.23 renames ``cls`` to ``cls_token``.
         backend.post_processor = processors.RobertaProcessing(
-            sep=sep, cls=cls, add_prefix_space=add_prefix_space
+            sep, cls, add_prefix_space=add_prefix_space
         )
         return
     pair = [cls_token, "$A", sep_token, "$B:1", f"{sep_token}:1"]
