@@ -224,7 +224,8 @@ def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
         for i, texts_of_row in enumerate(texts)
         for text in texts_of_row
     ]
-    rows, firsts = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
+    # Older versions of scipy connect everything if the numbers have 64 bits.
+    rows, firsts = np.asarray(pairs, dtype=np.int32).reshape(-1, 2).T
     graph = coo_array((np.ones(len(rows)), (rows, firsts)), shape=(len(texts),) * 2)
     _, components = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}

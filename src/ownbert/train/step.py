@@ -176,7 +176,7 @@ def seed_step(seed: int, number: int, world: World = ALONE) -> None:
     The seed is a pure function of the arguments, so that a resumed run draws the same numbers.
     """
     entropy = (seed, number, world.rank)
-    drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+    drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1
     # Of a kind of device that is not in use, torch.manual_seed would store the seed with a stack
     # trace, at each step: 0.3 ms and more.
     torch.default_generator.manual_seed(drawn)

@@ -239,7 +239,7 @@ def _texts_with_words(counted: WordCounts, of_text: np.ndarray, topics: range) -
         shape = len(topics), len(topic)
         member = sparse.csr_array((np.ones(len(rows), np.int32), (topic[rows], rows)), shape=shape)
         sums = (member @ block).tocoo()
-        counts[sums.coords] += sums.data
+        counts[sums.row, sums.col] += sums.data
     return counts
 
 
