@@ -211,6 +211,26 @@ def test_a_vocabulary_of_numbers_is_compared_on_its_own_tokens(tmp_path: Path):
     assert len({i for e in found.examples for i in e.token_ids.tolist() if i > 4}) == 10
 
 
+@pytest.mark.parametrize(
+    ("head", "name", "content"),
+    [
+        ("mlm", "texts.txt", "hello\nworld\n"),
+        ("classification", "rows.csv", "text\nhello\nworld\n"),
+        ("choice", "rows.csv", "prompt,choice1,choice2\nhello,big,world\n"),
+    ],
+)
+def test_texts_without_a_known_word_are_reported(
+    head: str, name: str, content: str, tmp_path: Path
+):
+    model, path = made(tmp_path, head), tmp_path / name
+    path.write_text(content)
+    warning = sequences_of(describe(tmp_path), model, data=path).warning
+    assert warning is not None
+    assert "contains no word of these texts (all tokens are [UNK])" in warning
+    path.write_text(re.sub("hello|world|big", "a b", content))
+    assert sequences_of(describe(tmp_path), model, data=path).warning is None
+
+
 def test_a_folder_without_tokenizer(tmp_path: Path):
     model = Model(CONFIG, ["classification"], labels=LABELS)
     save(model, tmp_path)

@@ -103,6 +103,7 @@ def export(
             )
         graph = PaddedModel(model)
         given = sequences_of(description, model, data=data, text_column=text_column)
+        say_each(filter(None, (given.warning,)), say)
         with complete_folder(target) as new:
             path = new / (kind.folder if sentences and not beside else "") / kind.file
             make_folder(path.parent)

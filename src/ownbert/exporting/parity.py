@@ -24,7 +24,7 @@ from ownbert.inference.engines import Engine
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.task import NoTaskHead, Task, task_of
-from ownbert.tasks.text_input import TextInputBuilder, join
+from ownbert.tasks.text_input import TextInputBuilder, UnknownWords, join
 from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
@@ -81,13 +81,14 @@ class Parity:
 
 @dataclass(frozen=True)
 class Sequences:
-    """The compared ``examples``, and the origin of their texts.
+    """The compared ``examples``, the origin of their texts, and a warning if they do not fit.
 
     An example is one sequence or, for multiple choice, a question with a sequence per choice.
     """
 
     examples: Sequence[Example]
     source: str
+    warning: str | None = None
 
 
 def sequences_of(
@@ -114,7 +115,7 @@ def sequences_of(
         return Sequences(_random_examples(config, longest), "random ids")
     columns = ColumnNames(text=text_column)
     if data is not None and (task := _task_with_rows(description, columns)) is not None:
-        return Sequences(_examples_of_rows(task, description, data, longest), Path(data).name)
+        return _sequences_of_rows(task, description, data, longest)
     tokenizer = load_tokenizer(folder, config=config)
     texts, source = _texts(data, columns)
     builder = TextInputBuilder(tokenizer, config, longest)
@@ -133,7 +134,9 @@ def sequences_of(
         else:
             given = (first, others[0]) if pairs and number % 3 == 2 else (first,)
             examples.append(builder.example(given)[0])
-    return Sequences(examples, source)
+    unknown = UnknownWords(tokenizer)
+    unknown.count(examples, texts)
+    return Sequences(examples, source, unknown.warning() if data is not None else None)
 
 
 def _task_with_rows(description: Description, columns: ColumnNames) -> Task | None:
@@ -145,17 +148,19 @@ def _task_with_rows(description: Description, columns: ColumnNames) -> Task | No
     return None if task.head == "embedding" else task
 
 
-def _examples_of_rows(
-    task: Task, description: Description, data: Any, longest: int
-) -> list[Example]:
+def _sequences_of_rows(task: Task, description: Description, data: Any, longest: int) -> Sequences:
     """The first rows of a file as sequences, without targets; a row's choices stay together."""
     rows = list(islice(task.stream(data), MOST_TEXTS))
     builder = task.input_builder(description, min(task.max_length or longest, longest))
     examples = task.encode(rows, builder, training=False).examples
+    unknown = UnknownWords(builder.tokenizer)
+    unknown.count(examples, task.texts_of(rows))
     if task.head == "choice":
-        return [Example(e.token_ids, e.type_ids, parts=e.parts) for e in examples]
-    sequences = islice(zip(*split_sequences(examples), strict=True), MOST_TEXTS)
-    return [Example(ids.astype(np.int64), types.astype(np.int64)) for ids, types in sequences]
+        compared = [Example(e.token_ids, e.type_ids, parts=e.parts) for e in examples]
+    else:
+        sequences = islice(zip(*split_sequences(examples), strict=True), MOST_TEXTS)
+        compared = [Example(i.astype(np.int64), types.astype(np.int64)) for i, types in sequences]
+    return Sequences(compared, Path(data).name, unknown.warning())
 
 
 def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:

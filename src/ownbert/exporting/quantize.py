@@ -20,6 +20,7 @@ from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, 
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.hub import model_folder
+from ownbert.inference.compute import say_each
 from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import NONE, products_here, quantizable, smoothing
@@ -87,6 +88,7 @@ def quantize(
         heads = () if sentences else None
         model = load(description, heads=heads)
         given = sequences_of(description, model, data=data, text_column=text_column)
+        say_each(filter(None, (given.warning,)), say)
         if say is not None and products_here() == NONE:
             say(
                 f"note: {target} will be smaller but no faster on this processor, which does not "
