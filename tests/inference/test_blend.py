@@ -19,6 +19,7 @@ from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.task import KEY
 from ownbert.text.tokenizer import Tokenizer
+from support.cli import run_cli
 from support.opened_files import opened
 from support.shared import made_once
 
@@ -80,6 +81,14 @@ def test_nothing_known_is_answered_with_the_frequencies_of_labels(copied: Path):
     found = ownbert.Predictor(copied).predict_proba(["hello", "", "red1"])
     assert found[:2] == pytest.approx(np.full((2, 2), 0.5), abs=0.05)
     assert found[2].max() > 0.9
+
+
+def test_texts_without_a_known_word_are_reported(linear_blend: Path, tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    for word, expected in (("hello", True), ("red1", False)):
+        path.write_text(f"text,label\n{word},red\nhello,blue\n")
+        done = run_cli("evaluate", linear_blend, path)
+        assert ("warning: the models know no word of these texts" in done.stderr) == expected
 
 
 def test_texts_without_known_words_are_counted_as_they_are_predicted(tmp_path: Path):

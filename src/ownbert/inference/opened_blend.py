@@ -145,6 +145,10 @@ class OpenedBlend(Opened):
         columns: columns named by the user; by default those used in training.
         described: networks that have been read already, by folder.
 
+    Attributes:
+        seen: number of rows so far.
+        without_features: number of rows so far without any known feature.
+
     Raises:
         InputError: the folder cannot be used.
     """
@@ -171,6 +175,7 @@ class OpenedBlend(Opened):
             m.embedder for each in self.scores.models for m in each if isinstance(m, FrozenProbe)
         ]
         self.tokenizer = next((each.tokenizer for each in (*self.networks, *probes)), None)
+        self.seen = self.without_features = 0
         for models, member in zip(self.scores.models, blend.members, strict=True):
             self._check(models, member)
         if compute.engine not in (None, AUTO, TORCH) and not self.engines:
@@ -203,9 +208,17 @@ class OpenedBlend(Opened):
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """The raw outputs of each row, and as notes whether rows have no known feature."""
         scores, unknown = self.scores.answers(rows, np.asarray(self.blend.offsets))
+        self.seen += len(rows)
+        self.without_features += int(unknown.sum())
         return list(from_scores(self.task.name, scores)), unknown.tolist()
 
     def warnings(self) -> Iterator[str]:
-        """Warnings of the first network; the others read rows in the same way."""
+        """Warnings of the first network, as the others read rows in the same way, or of the linear
+        models."""
         for network in self.networks[:1]:
             yield from network.warnings()
+        if self.seen and self.without_features == self.seen:
+            yield (
+                "warning: the models know no word of these texts, so all predictions are the same; "
+                "fit models on texts like these"
+            )

@@ -258,12 +258,10 @@ class UnknownWords:
         """A warning if the vocabulary does not fit the texts, else None."""
         if self.tokenizer is None or self.share <= _FEW:
             return None
-        unk, advice = (
-            self.tokenizer.special["unk_token"],
-            (
-                "use another model, or make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare "
-                "and ownbert pretrain"
-            ),
+        unk = self.tokenizer.special["unk_token"]
+        advice = (
+            "use another model, or make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare "
+            "and ownbert pretrain"
         )
         if self.unknown == self.total:
             return (
