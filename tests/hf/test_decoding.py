@@ -135,6 +135,7 @@ def test_options_of_a_folder_that_are_not_supported(tmp_path: Path):
     for values, warned in [
         (neutral, None),
         ({"repetition_penalty": 1.2, "min_new_tokens": 4}, "repetition_penalty 1.2, min_new_tok"),
+        ({"num_beam_groups": 2, "max_time": 1.0}, "num_beam_groups 2, max_time 1.0 of the gen"),
         ({"bad_words_ids": [[5]]}, r"bad_words_ids \[\[5\]\] of the generation config"),
     ]:
         path.write_text(json.dumps(values))
@@ -142,6 +143,9 @@ def test_options_of_a_folder_that_are_not_supported(tmp_path: Path):
             expected = pytest.warns(match=f"generate ignores {warned}") if warned else nullcontext()
             with expected:
                 model.generate(torch.tensor([[5, 6]]), max_new_tokens=2)
+    path.write_text('{"num_beams": 4}')
+    with pytest.raises(InputError, match=r"config.json: num_beams is 4, but generate is greedy h"):
+        ownbert.load(tmp_path).generate(torch.tensor([[5, 6]]))
     path.write_text('{"max_length": "9"}')
     with pytest.raises(InputError, match=r"config.json: max_length is '9'; it must be a whole num"):
         hf.BertLMHeadModel.from_pretrained(tmp_path)

@@ -209,7 +209,10 @@ GREEDY = [
     {"max_length": 4},
     {"use_cache": False},
     {"bad_words_ids": [[5], [7], [11]]},
+    {"bad_words_ids": [[5], [2]]},
     {"forced_eos_token_id": 2, "max_length": 6},
+    {"eos_token_id": [9, 2], "bad_words_ids": [[2], [4]]},
+    {"eos_token_id": [2]},
 ]
 
 
@@ -222,6 +225,24 @@ def test_greedy_generation(options: dict[str, Any], tmp_path: Path):
     found = ours.generate(**given, **options)
     assert found.tolist() == expected.tolist()
     assert (found == 2).any() or options.get("max_length") == 4
+
+
+@pytest.mark.parametrize("bias", [0.0, 2.0, 4.0])
+def test_beams_with_options_of_the_end(bias: float, tmp_path: Path):
+    theirs, ours = pair(tmp_path)
+    theirs.final_logits_bias[0, 2] = ours.final_logits_bias.data[0, 2] = bias
+    given = {name: inputs()[name] for name in ("input_ids", "attention_mask")}
+    for options in (
+        *({"length_penalty": penalty} for penalty in (0.5, -1.0)),
+        {"forced_eos_token_id": 2},
+        {"bad_words_ids": [[2], [5], [11], [13]]},
+        {"eos_token_id": [2, 9], "length_penalty": 2.0},
+        {"eos_token_id": [9, 2, 14], "bad_words_ids": [[9], [4]], "forced_eos_token_id": 9},
+    ):
+        for length in (5, 9):
+            settings = {"num_beams": 3, "max_length": length, **options}
+            expected = theirs.generate(**given, do_sample=False, **settings)
+            assert ours.generate(**given, **settings).tolist() == expected.tolist(), settings
 
 
 def test_beams_and_what_generation_refuses(tmp_path: Path):
@@ -242,7 +263,8 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
             r"attention_mask has shape \(3, 3\); it must be \(3, 7",
         ),
         ({"bad_words_ids": [[3, 4]]}, "can only forbid single tokens"),
-        ({"eos_token_id": [2, 3]}, "one token is needed"),
+        ({"bad_words_ids": [[20]]}, "bad_words_ids contains 20; there are 20 tokens"),
+        ({"eos_token_id": []}, r"eos_token_id is \[\]; a token is needed"),
         ({"num_beam": 3}, "no argument 'num_beam'; did you mean num_beams"),
     ):
         with pytest.raises(InputError, match=message):
@@ -253,6 +275,17 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
     path = tmp_path / "generation_config.json"
     path.write_text('{"bad_words_ids": [[3]], "forced_bos_token_id": 4}')
     with pytest.warns(match="generate ignores forced_bos_token_id 4 of the generation config"):
+        hf.MarianMTModel.from_pretrained(tmp_path).generate(**given)
+    path.write_text('{"do_sample": true, "num_beams": 2}')
+    model = hf.MarianMTModel.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"config.json: do_sample is True, but generate"):
+        model.generate(**given)
+    model.generate(**given, do_sample=False)
+    config = transformers.GenerationConfig(num_return_sequences=2, num_beams=2)
+    with pytest.raises(InputError, match="the generation config: num_return_sequences is 2"):
+        model.generate(**given, generation_config=config)
+    path.write_text('{"num_beams": 4, "num_beam_groups": 2, "early_stopping": true}')
+    with pytest.warns(match="early_stopping True of the generation config, so its texts may diff"):
         hf.MarianMTModel.from_pretrained(tmp_path).generate(**given)
 
 

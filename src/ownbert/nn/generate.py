@@ -22,12 +22,17 @@ class Hypothesis:
     Args:
         ids: token ids without start and end token.
         score: log-probability in nats; in beam search divided by the length penalty.
-        ended: whether the end token was reached before the maximum length.
+        end: id of the end token; None if the maximum length was reached before it.
     """
 
     ids: tuple[int, ...]
     score: float
-    ended: bool = True
+    end: int | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end token was reached."""
+        return self.end is not None
 
 
 class _Decoder:
@@ -45,8 +50,11 @@ class _Decoder:
         self.layout = source.layout
         self.cache = Cache() if cached else None
 
-    def logits(self, tokens: Tensor) -> Tensor:
-        """(B beams, S) -> logits of the next token (B beams, V)"""
+    def log_probs(self, tokens: Tensor) -> Tensor:
+        """(B beams, S) -> log-probabilities of the next token (B beams, V), -inf if banned.
+
+        As in Transformers, those of the other tokens do not change.
+        """
         rows, length = tokens.shape
         new = tokens[:, -1:] if self.cache is not None and self.cache.length else tokens
         count, device = new.shape[1], tokens.device
@@ -69,7 +77,7 @@ class _Decoder:
         )
         hidden = self.model(batch, [], context=context).hidden  # (B beams count, D)
         last = hidden.unflatten(0, (rows, count))[:, -1]
-        scores = self.model.heads["generator"](last, None, batch).float()
+        scores = self.model.heads["generator"](last, None, batch).float().log_softmax(-1)
         if self.banned:
             scores[:, self.banned] = float("-inf")
         return scores
@@ -92,10 +100,11 @@ def greedy(
     source: Batch,
     *,
     start: int,
-    end: int,
+    end: int | Sequence[int],
     longest: Sequence[int],
     cached: bool = True,
     banned: Sequence[int] = (),
+    forced: int | None = None,
 ) -> list[Hypothesis]:
     """Decode greedily, taking the most probable token in each step.
 
@@ -103,31 +112,34 @@ def greedy(
         model: an encoder-decoder model.
         source: packed batch of B sequences.
         start: id of the start token.
-        end: id of the end token.
+        end: id of the end token, or of several end tokens.
         longest: (B) maximum tokens, including the end token.
         cached: whether to cache keys and values, which is equivalent but faster.
         banned: ids of tokens that are never generated.
+        forced: id of the last token of a text of maximum length; None: any.
 
     Returns:
         A hypothesis for each source; its score is the sum of log-probabilities in nats.
     """
     decoder = _Decoder(model, source, 1, cached=cached, banned=banned)
-    device = source.token_ids.device
+    device, ends = source.token_ids.device, _ids(end)
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive), 1), start, device=device)
     totals = torch.zeros(len(alive), device=device)
     hypotheses: dict[int, Hypothesis] = {}
     while alive:
-        best, chosen = decoder.logits(tokens).log_softmax(-1).max(-1)
+        scores = decoder.log_probs(tokens)  # (B, V)
+        _force(scores, forced, [tokens.shape[1] >= longest[number] for number in alive])
+        best, chosen = scores.max(-1)
         totals = totals + best
         tokens = torch.cat((tokens, chosen[:, None]), 1)
         length = tokens.shape[1] - 1
         unfinished = []
         for row, (number, last) in enumerate(zip(alive, chosen.tolist(), strict=True)):
-            if last == end or length >= longest[number]:
+            if last in ends or length >= longest[number]:
                 ids = tokens[row, 1:].tolist()
-                ids = ids[:-1] if last == end else ids
-                hypotheses[number] = Hypothesis(tuple(ids), float(totals[row]), last == end)
+                ids, reached = (ids[:-1], last) if last in ends else (ids, None)
+                hypotheses[number] = Hypothesis(tuple(ids), float(totals[row]), reached)
             else:
                 unfinished.append(row)
         if len(unfinished) < len(alive) and unfinished:
@@ -144,13 +156,14 @@ def beam_search(
     source: Batch,
     *,
     start: int,
-    end: int,
+    end: int | Sequence[int],
     longest: Sequence[int],
     beams: int = 4,
     length_penalty: float = 0.6,
     by_length: bool = False,
     cached: bool = True,
     banned: Sequence[int] = (),
+    forced: int | None = None,
 ) -> list[Hypothesis]:
     """Decode by beam search.
 
@@ -158,7 +171,7 @@ def beam_search(
     ``longest`` tokens.
 
     Args:
-        model, source, start, end, longest, cached, banned: see ``greedy``.
+        model, source, start, end, longest, cached, banned, forced: see ``greedy``.
         beams: number of beams.
         length_penalty: a finished text of n tokens (including the end token) is ranked by its
             log-probability divided by ((5 + n) / 6) ** length_penalty.
@@ -172,17 +185,19 @@ def beam_search(
     Source: Wu et al. 2016, section 7.
     """
     decoder = _Decoder(model, source, beams, cached=cached, banned=banned)
-    device = source.token_ids.device
-    candidates = [_Candidates(beams, length_penalty, end, most, by_length) for most in longest]
+    device, ends = source.token_ids.device, _ids(end)
+    candidates = [_Candidates(beams, length_penalty, ends, most, by_length) for most in longest]
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive) * beams, 1), start, device=device)
     # All beams are equal at first, so only the first one counts.
     totals = torch.full((len(alive), beams), float("-inf"), device=device)
     totals[:, 0] = 0
     while alive:
-        scores = decoder.logits(tokens).log_softmax(-1).unflatten(0, (-1, beams))  # (B, beams, V)
+        scores = decoder.log_probs(tokens).unflatten(0, (-1, beams))  # (B, beams, V)
+        _force(scores, forced, [tokens.shape[1] >= longest[number] for number in alive])
         scores = (totals[..., None] + scores).flatten(1)
-        best, at = scores.topk(2 * beams, -1)  # up to half of them may be end tokens
+        # All but ``beams`` of them may be end tokens.
+        best, at = scores.topk(min((1 + len(ends)) * beams, scores.shape[1]), -1)
         words = scores.shape[1] // beams
         parents, chosen = at // words, at % words
         unfinished, order, ids, kept = [], [], [], []
@@ -207,11 +222,25 @@ def beam_search(
     return [each.best() for each in candidates]
 
 
+def _ids(end: int | Sequence[int]) -> frozenset[int]:
+    return frozenset([end] if isinstance(end, int) else end)
+
+
+def _force(scores: Tensor, forced: int | None, full: Sequence[bool]) -> None:
+    """Make a token certain in the rows of ``scores`` (B, ..., V) whose next token is the last."""
+    if forced is not None and any(full):
+        rows = torch.tensor(full, device=scores.device)
+        scores[rows] = float("-inf")
+        scores[rows, ..., forced] = 0.0
+
+
 class _Candidates:
     """The finished candidates of one source."""
 
-    def __init__(self, beams: int, penalty: float, end: int, longest: int, by_length: bool) -> None:
-        self.beams, self.penalty, self.end, self.longest = beams, penalty, end, longest
+    def __init__(
+        self, beams: int, penalty: float, ends: frozenset[int], longest: int, by_length: bool
+    ) -> None:
+        self.beams, self.penalty, self.ends, self.longest = beams, penalty, ends, longest
         self.by_length = by_length
         self.finished: list[Hypothesis] = []
 
@@ -225,14 +254,14 @@ class _Candidates:
         length = rows.shape[1]  # counts the start token instead of the new token
         full, live = length >= self.longest, []
         for place, (total, parent, new) in enumerate(zip(totals, parents, news, strict=True)):
-            if new == self.end:
+            if new in self.ends:
                 if place < self.beams:  # only candidates among the best beams count
-                    self.finish(rows[parent, 1:].tolist(), total, length)
+                    self.finish(rows[parent, 1:].tolist(), total, length, new)
             elif len(live) < self.beams and not (full and self.by_length and place >= self.beams):
                 live.append((total, parent, new))
         if full:
             for total, parent, new in live:
-                self.finish([*rows[parent, 1:].tolist(), new], total, length, ended=False)
+                self.finish([*rows[parent, 1:].tolist(), new], total, length, None)
             return []
         if len(self.finished) >= self.beams:
             # Log-probabilities only decrease, and the penalty is smallest at the maximum length.
@@ -243,8 +272,8 @@ class _Candidates:
                 return []
         return live
 
-    def finish(self, ids: list[int], total: float, length: int, *, ended: bool = True) -> None:
-        self.finished.append(Hypothesis(tuple(ids), self.ranked(total, length), ended))
+    def finish(self, ids: list[int], total: float, length: int, end: int | None) -> None:
+        self.finished.append(Hypothesis(tuple(ids), self.ranked(total, length), end))
 
     def best(self) -> Hypothesis:
         ended = [each for each in self.finished if each.ended or self.by_length]

@@ -30,7 +30,7 @@ from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
 from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.forward_pass.outputs import ModelOutput, two_stack_field_names
 from ownbert.hf.pretrained import PreTrainedModel
-from ownbert.hf.seq2seq.generation import Generating, default_mask
+from ownbert.hf.seq2seq.generation import Generating, banned_tokens, default_mask
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
@@ -306,12 +306,10 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             raise InputError(f"{type(self).__name__} does not generate text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
-        others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
+        self.require_fixed(_FIXED, known, others, generation_config, "does not sample here")
+        others = {k: v for k, v in known.items() if k in names} | others
         others = {k: v for k, v in others.items() if k not in _UNUSED}
-        for name, value in _FIXED.items():
-            if others.pop(name, value) != value:
-                raise InputError(f"generate does not sample here; {name} must be {value}")
-        end, pad, start, last = (others.pop(n, getattr(config, n, None)) for n in names)
+        end, pad, start, forced = (others.pop(n, getattr(config, n, None)) for n in names)
         start = self.start_token_id if start is None else start
         refuse(f"{type(self).__name__}.generate", others, (*_FIXED, *names, "num_beams"))
 
@@ -324,22 +322,23 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             raise InputError(
                 f"max_length is {longest + 1}; it must be 2 or more, because the start token counts"
             )
-        if not isinstance(end, int):
-            raise InputError(f"eos_token_id is {end!r}; one token is needed")
+        ends = [end] if isinstance(end, int) else end
+        if not ends:
+            raise InputError(f"eos_token_id is {end!r}; a token is needed")
         words = setting(bad_words_ids, "bad_words_ids", ())
-        if any(len(word) != 1 for word in words):
-            raise InputError("bad_words_ids can only forbid single tokens")
         if attention_mask is None:
-            attention_mask = default_mask(input_ids, pad, [end])
+            attention_mask = default_mask(input_ids, pad, ends)
         if not bool((attention_mask == 1).any(1).all()):
             raise InputError("a text has no token: its attention_mask is all zeros")
         source, _ = from_padded(input_ids, attention_mask == 1)
         beams = setting(num_beams, "num_beams", 1)
+        stack = self.model.decoder or self.model.encoder
         settings: dict[str, Any] = {
             "start": start,
-            "end": end,
+            "end": ends,
             "longest": [longest] * len(input_ids),
-            "banned": [word[0] for word in words],
+            "banned": banned_tokens(words, ends, stack.config.vocab_size),
+            "forced": forced,
             "cached": use_cache,
         }
         if beams > 1:
@@ -350,7 +349,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             if length_penalty is not None:
                 warn_of_input("length_penalty has no effect with num_beams=1")
             hypotheses = greedy(self.model, source, **settings)
-        rows = [_full_sequence(hypothesis, start, end, last) for hypothesis in hypotheses]
+        rows = [_full_sequence(hypothesis, start) for hypothesis in hypotheses]
         width = max(map(len, rows))
         rows = [row + [pad] * (width - len(row)) for row in rows]
         return torch.tensor(rows, device=input_ids.device)
@@ -389,8 +388,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         save_translation(self.model, folder, values=values, tokenizer=tokenizer)
 
 
-def _full_sequence(hypothesis: Hypothesis, start: int, end: int, last: int | None) -> list[int]:
-    """A generated sequence with its start and end; ``last`` ends those that are cut off."""
-    if hypothesis.ended:
-        return [start, *hypothesis.ids, end]
-    return [start, *hypothesis.ids[:-1], hypothesis.ids[-1] if last is None else last]
+def _full_sequence(hypothesis: Hypothesis, start: int) -> list[int]:
+    """A generated sequence with its start and end."""
+    end = [] if hypothesis.end is None else [hypothesis.end]
+    return [start, *hypothesis.ids, *end]

@@ -27,11 +27,15 @@ _LENGTH = 20  # default of max_length
 # Options of Transformers that change its texts, with their neutral values.
 _NEUTRAL = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), 1),
+    "num_beam_groups": 1,
+    "diversity_penalty": 0,
+    "renormalize_logits": False,
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
     **dict.fromkeys(("min_length", "min_new_tokens", "early_stopping"), 0),
     **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"), None),
     **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "sequence_bias"), None),
     **dict.fromkeys(("exponential_decay_length_penalty", "max_time", "stop_strings"), None),
+    **dict.fromkeys(("constraints", "force_words_ids", "watermarking_config"), None),
 }
 _token = whole(-(2**62), 2**62)
 _CHECKS = {
@@ -87,9 +91,41 @@ class Generating:
         if ignored:
             warn_of_input(
                 f"generate ignores {', '.join(f'{n} {in_short(values[n])}' for n in ignored)} of "
-                "the generation config, so its texts differ from those of Transformers"
+                "the generation config, so its texts may differ from those of Transformers"
             )
         return {name: values[name] for name in names if name in values}
+
+    def require_fixed(
+        self,
+        fixed: Mapping[str, Any],
+        known: Mapping[str, Any],
+        others: dict[str, Any],
+        given: Any,
+        how: str,
+    ) -> None:
+        """Remove options that have only one value from the arguments.
+
+        Args:
+            fixed: the values by name.
+            known: options of the generation config, used if they are not arguments.
+            others: arguments.
+            given: the generation config of the call, or None for the model's.
+            how: what ``generate`` does, for messages.
+
+        Raises:
+            InputError: an option has another value.
+        """
+        for name, value in fixed.items():
+            if name in others:
+                if others.pop(name) != value:
+                    raise InputError(f"generate {how}; {name} must be {value}")
+            elif known.get(name, value) != value:
+                stored = given or self.__dict__.get("_generation_config")
+                file = self.__dict__.get("generation_file") if stored is None else None
+                raise InputError(
+                    f"{file or 'the generation config'}: {name} is {in_short(known[name])}, but "
+                    f"generate {how}; give generate {name}={value}"
+                )
 
     def check_call(self, input_ids: Any, attention_mask: Any, options: Mapping[str, Any]) -> None:
         """Raise ``InputError`` for arguments of ``generate`` of a wrong type or shape."""
@@ -124,6 +160,7 @@ class Generating:
     def _read_generation(self, folder: Path) -> None:
         values = read_json(folder / _FILE, missing={}, check=_check_values)
         self.__dict__["generation_values"] = values
+        self.__dict__["generation_file"] = folder / _FILE if values else None
 
     def _write_generation(self, folder: Path) -> None:
         stored = self.__dict__.get("_generation_config")
@@ -171,12 +208,9 @@ class GreedyGeneration(Generating):
         options = max_new_tokens, max_length, eos_token_id, pad_token_id
         self.check_call(input_ids, attention_mask, dict(zip(_OPTIONS, options, strict=True)))
         known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
-        others = {k: v for k, v in known.items() if k in _FIXED} | others
+        self.require_fixed(_FIXED, known, others, generation_config, "is greedy here")
         eos_token_id = known.get("eos_token_id") if eos_token_id is None else eos_token_id
         pad_token_id = known.get("pad_token_id") if pad_token_id is None else pad_token_id
-        for name, value in _FIXED.items():
-            if others.pop(name, value) != value:
-                raise InputError(f"generate is greedy here; {name} must be {value}")
         ends = model.config.eos_token_id if eos_token_id is None else eos_token_id
         ends = [ends] if isinstance(ends, int) else ends or []
         pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
@@ -216,6 +250,22 @@ def _generation_config(model: Any) -> Any:
     values = vars(model.config)
     known = {k: values[k] for k in names if values.get(k) is not None}
     return GenerationConfig(**{**known, **model.generation_values})
+
+
+def banned_tokens(
+    words: Sequence[Sequence[int]], ends: Sequence[int], vocab_size: int
+) -> list[int]:
+    """The tokens of ``bad_words_ids``; as in Transformers, end tokens are not banned.
+
+    Raises:
+        InputError: a word has several tokens, or is not in the vocabulary.
+    """
+    if any(len(word) != 1 for word in words):
+        raise InputError("bad_words_ids can only forbid single tokens")
+    for (token,) in words:
+        if not 0 <= token < vocab_size:
+            raise InputError(f"bad_words_ids contains {token}; there are {vocab_size:,} tokens")
+    return [token for (token,) in words if token not in ends]
 
 
 def default_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
