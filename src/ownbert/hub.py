@@ -25,11 +25,12 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     """The folder of a model: ``name`` itself, or a local copy of the model ``hf:org/name``.
 
     Raises:
-        InputError: the model cannot be downloaded. The existence of a folder is not checked.
+        InputError: the model cannot be downloaded, or ``name`` is a file. The existence of a
+            folder is not checked.
     """
     text = os.fspath(name)
     if not text.startswith(PREFIX):
-        return Path(name)
+        return _not_a_file(Path(name))
     hub_name = text.removeprefix(PREFIX)
     if not is_name(hub_name):
         raise InputError(f"{text} is not the name of a model on the hub; write {PREFIX}org/name")
@@ -41,12 +42,19 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def pretrained_folder(name: Any, options: Mapping[str, Any]) -> Path:
+def _not_a_file(path: Path) -> Path:
+    if path.is_file():
+        raise InputError(f"{path} is a file; give the folder {path.parent}")
+    return path
+
+
+def pretrained_folder(name: Any, options: Mapping[str, Any], *, or_file: bool = False) -> Path:
     """Resolve the argument of ``from_pretrained``, which may be a hub name without ``hf:``.
 
     Args:
         name: a folder, or a name on the hub.
         options: options of ``from_pretrained``; only ``HUB_OPTIONS`` and ``subfolder`` are used.
+        or_file: whether ``name`` may be a file, too.
 
     Raises:
         InputError: neither exists, or the extra ``hub`` is not installed.
@@ -58,7 +66,7 @@ def pretrained_folder(name: Any, options: Mapping[str, Any]) -> Path:
     if not isinstance(subfolder, str | os.PathLike):
         raise InputError(f"subfolder is {in_short(subfolder)}; it must be the name of a folder")
     if path.exists():
-        return path / subfolder
+        return path if or_file and path.is_file() else _not_a_file(path) / subfolder
     hub_name = text.removeprefix(PREFIX)
     # A name whose parent folder exists is a mistyped path.
     if not is_name(hub_name) or ("/" in text and path.parent.exists()):

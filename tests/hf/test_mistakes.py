@@ -1,13 +1,16 @@
 """What newcomers get wrong: each mistake is one clear line."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import ownbert
 import ownbert.hf as hf
 from ownbert.errors import InputError
+from support.tiny import TOKENIZER
 
 IDS = torch.full((3, 5), 7)
 LABELS = torch.tensor([0, 1, 2])
@@ -137,6 +140,7 @@ def test_calls(bert: Any, call: Callable[[Any], Any], message: str):
 
 def test_folders(bert: Any, tmp_path):
     bert.save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path)
     for kind, options, message in [
         (hf.BertForSequenceClassification, {"num_lables": 3}, "did you mean num_labels"),
         (
@@ -155,8 +159,42 @@ def test_folders(bert: Any, tmp_path):
             {"config": made("RobertaModel").config},
             "contains a bert model; RobertaModel reads",
         ),
+        (
+            hf.BertModel,
+            {"attn_implementation": "zzz"},
+            "'zzz' is not known; use one of eager",
+        ),
+        (hf.BertConfig, {"attn_implementation": {"": "zzz"}}, "'zzz' is not known; use one of eag"),
+        (
+            hf.BertTokenizer,
+            {"do_lower_case": "x"},
+            "do_lower_case is 'x'; it must be true",
+        ),
+        (hf.AutoTokenizer, {"model_max_length": "9"}, "model_max_length is '9'; it must be a fin"),
         (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True reinitialises them"),
         (hf.BertPreTrainedModel, {}, "it contains no tensor of this model"),
     ]:
         with pytest.raises(InputError, match=message):
             kind.from_pretrained(tmp_path, **options)
+    hf.BertModel.from_pretrained(tmp_path, attn_implementation="sdpa")
+
+
+def test_positions_and_files(bert: Any, tmp_path: Path):
+    bert.save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path)
+    for kind in (hf.BertModel, hf.BertForMaskedLM, hf.AutoModelForMaskedLM):
+        with pytest.raises(InputError, match="only the folder may be given by position"):
+            kind.from_pretrained(tmp_path, bert.config)
+    with pytest.raises(InputError, match="only the folder may be given by position"):
+        hf.BertForMaskedLM.from_pretrained(tmp_path, False)
+    assert hf.BertModel.from_pretrained(tmp_path, False).pooler is None
+    path = tmp_path / "config.json"
+    for load in (
+        *(hf.BertModel.from_pretrained, hf.AutoModelForMaskedLM.from_pretrained, ownbert.load),
+        *(hf.BertTokenizer.from_pretrained, hf.AutoTokenizer.from_pretrained, ownbert.Predictor),
+    ):
+        with pytest.raises(InputError, match=r"config.json is a file; give the folder "):
+            load(path)
+    for kind in (hf.BertConfig, hf.AutoConfig):
+        assert kind.from_pretrained(path).hidden_size == bert.config.hidden_size
+    assert hf.AutoModel.from_pretrained(tmp_path, config=path).config.vocab_size == 20

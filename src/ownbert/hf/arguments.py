@@ -12,7 +12,8 @@ import torch
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.hf.configs import PretrainedConfig, parse_dtype, read_config
+from ownbert.families.mapping.family import ArchitectureSpec
+from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype, read_config
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # Loading options of Transformers that are ignored, because there is only one way to load.
@@ -81,6 +82,7 @@ def read_arguments(
     kind: type[PretrainedConfig] = model_class.config_class
     if torch.get_default_device().type == "meta":
         raise InputError("from_pretrained copies weights, which the device meta does not hold")
+    check_attention("attn_implementation", options.get("attn_implementation"))
     folder = pretrained_folder(name, options)
     ignored = {*IGNORED, *HUB_OPTIONS, "subfolder"}
     hub = {k: options[k] for k in HUB_OPTIONS if k in options}
@@ -105,6 +107,25 @@ def read_arguments(
     auto = given_dtype == "auto"
     dtype = None if auto else parse_dtype(given_dtype)
     return LoadArguments(folder, config, values, structure, dtype, auto, mismatched, options)
+
+
+def is_own(model_class: Any) -> bool:
+    """Whether a class is OwnBERT's, not a subclass, whose constructor may take other arguments."""
+    return model_class.__module__.split(".")[0] == "ownbert"
+
+
+def check_positional(model_class: Any, given: Sequence[Any]) -> None:
+    """Raise ``InputError`` for positional arguments of ``from_pretrained`` after the folder.
+
+    As in Transformers, only classes without a head have one: ``add_pooling_layer``.
+    """
+    spec: ArchitectureSpec = model_class.family.architectures[model_class.architecture]
+    pooled = spec.pooler and not spec.kinds
+    if given and is_own(model_class) and not (pooled and [*map(type, given)] == [bool]):
+        raise InputError(
+            f"{model_class.__name__}.from_pretrained: only the folder may be given by position; "
+            "write the names of other arguments, such as config="
+        )
 
 
 def refuse(who: str, names: Any, known: Any) -> None:

@@ -57,8 +57,8 @@ def _start(model_type: str) -> str:
     return config_name(families[model_type]).removesuffix("Config")
 
 
-def _start_of(name: Any, options: dict[str, Any]) -> str:
-    folder = pretrained_folder(name, options)
+def _start_of(name: Any, options: dict[str, Any], *, or_file: bool = True) -> str:
+    folder = pretrained_folder(name, options, or_file=or_file)
     kind = read_config(folder).get("model_type")
     if kind is None:
         raise InputError(f"{folder}: config.json names no model_type")
@@ -110,7 +110,7 @@ class _AutoModel:
         """
         if config is None or isinstance(config, str | Path):
             named = pretrained_model_name_or_path if config is None else config
-            kind = cls._class(_start_of(named, options))
+            kind = cls._class(_start_of(named, options, or_file=config is not None))
         else:
             kind = cls._class(_start(config.model_type))
         return kind.from_pretrained(pretrained_model_name_or_path, *args, config=config, **options)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ownbert.errors import InputError
 from ownbert.hf.arguments import IGNORED
-from ownbert.hf.configs import PretrainedConfig, parse_dtype
+from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
@@ -39,6 +39,7 @@ class CommonModel(nn.Module):
     @classmethod
     def _from_config(cls, config: Any, **options: Any) -> Any:
         """Create a new model, for ``AutoModel.from_config``."""
+        check_attention("attn_implementation", options.get("attn_implementation"))
         options = {key: value for key, value in options.items() if key not in IGNORED}
         dtype = options.pop("dtype", options.pop("torch_dtype", None))
         model = cls(config, **options)
@@ -173,7 +174,12 @@ class CommonModel(nn.Module):
         return self
 
     def set_attn_implementation(self, attn_implementation: Any) -> None:
-        """No effect: there is a single implementation, which adapts to device and input."""
+        """No effect: there is a single implementation, which adapts to device and input.
+
+        Raises:
+            InputError: Transformers has no implementation with this name.
+        """
+        check_attention("attn_implementation", attn_implementation)
 
     def get_extended_attention_mask(
         self,

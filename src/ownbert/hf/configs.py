@@ -65,6 +65,16 @@ _BY_POSITION = {"bert": 16, "marian": 25}
 REGRESSION, ONE_LABEL = "regression", "single_label_classification"
 MANY_LABELS = "multi_label_classification"
 check_problem = maybe(known(REGRESSION, ONE_LABEL, MANY_LABELS))
+# Names of Transformers, all of which select the same implementation here.
+_attention = maybe(
+    known("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+)
+
+
+def check_attention(name: str, value: Any) -> None:
+    """Check for an ``attn_implementation``, or a mapping of several by name of the part."""
+    for each in value.values() if isinstance(value, Mapping) else (value,):
+        _attention(name, each)
 
 
 class PretrainedConfig:
@@ -243,8 +253,11 @@ class PretrainedConfig:
             subfolder: subfolder of the folder.
             changes: values of keys that override the folder's.
         """
+        check_attention("attn_implementation", changes.get("attn_implementation"))
         options = {**changes, "subfolder": subfolder}
-        values = read_config(pretrained_folder(pretrained_model_name_or_path, options))
+        values = read_config(
+            pretrained_folder(pretrained_model_name_or_path, options, or_file=True)
+        )
         changes = {key: value for key, value in changes.items() if key not in HUB_OPTIONS}
         config, unused = cls.from_dict(values).changed(values, changes)
         if unused and not return_unused_kwargs:
@@ -276,7 +289,8 @@ class PretrainedConfig:
         cls, pretrained_model_name_or_path: str | Path, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The values in the ``config.json`` of a folder, and ``options`` unchanged."""
-        return read_config(pretrained_folder(pretrained_model_name_or_path, options)), options
+        folder = pretrained_folder(pretrained_model_name_or_path, options, or_file=True)
+        return read_config(folder), options
 
     def knows(self, name: str) -> bool:
         """Whether ``name`` is a key."""

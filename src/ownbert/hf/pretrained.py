@@ -21,7 +21,14 @@ from ownbert.errors import InputError
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import WeightMap
-from ownbert.hf.arguments import LoadArguments, read_arguments, refuse, with_signature
+from ownbert.hf.arguments import (
+    LoadArguments,
+    check_positional,
+    is_own,
+    read_arguments,
+    refuse,
+    with_signature,
+)
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.forward_pass.forward import forward as run
@@ -467,6 +474,7 @@ class PreTrainedModel(CommonModel):
         Raises:
             InputError: other tensors do not fit, or an argument is not supported.
         """
+        check_positional(cls, positional)
         name = pretrained_model_name_or_path
         if name is None or "state_dict" in options:
             model, info = cls._of_state(name, config, options, positional)
@@ -476,7 +484,7 @@ class PreTrainedModel(CommonModel):
         if given.values is not None and not given.mismatched:
             cls._require_blocks(description, tensors, path)
         # Mismatched tensors keep their initial values, and subclasses may read weights.
-        plain = not given.mismatched and cls.__module__.split(".")[0] == "ownbert"
+        plain = not given.mismatched and is_own(cls)
         with written_over(shapes_alone if plain else Undrawn):
             model = cls(given.config, *positional, **given.further)
         info = model._fill(description, tensors, path, mismatched=given.mismatched)

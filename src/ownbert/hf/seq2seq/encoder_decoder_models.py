@@ -306,7 +306,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             raise InputError(f"{type(self).__name__} does not generate text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
-        self.require_fixed(_FIXED, known, others, generation_config, "does not sample here")
+        self.require_fixed(_FIXED, known, others, generation_config, "does not sample")
         others = {k: v for k, v in known.items() if k in names} | others
         others = {k: v for k, v in others.items() if k not in _UNUSED}
         end, pad, start, forced = (others.pop(n, getattr(config, n, None)) for n in names)

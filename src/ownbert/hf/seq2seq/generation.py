@@ -118,13 +118,13 @@ class Generating:
         for name, value in fixed.items():
             if name in others:
                 if others.pop(name) != value:
-                    raise InputError(f"generate {how}; {name} must be {value}")
+                    raise InputError(f"generate {how} here; {name} must be {value}")
             elif known.get(name, value) != value:
                 stored = given or self.__dict__.get("_generation_config")
                 file = self.__dict__.get("generation_file") if stored is None else None
                 raise InputError(
                     f"{file or 'the generation config'}: {name} is {in_short(known[name])}, but "
-                    f"generate {how}; give generate {name}={value}"
+                    f"generate {how} here; give it {name}={value}"
                 )
 
     def check_call(self, input_ids: Any, attention_mask: Any, options: Mapping[str, Any]) -> None:
@@ -208,7 +208,7 @@ class GreedyGeneration(Generating):
         options = max_new_tokens, max_length, eos_token_id, pad_token_id
         self.check_call(input_ids, attention_mask, dict(zip(_OPTIONS, options, strict=True)))
         known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
-        self.require_fixed(_FIXED, known, others, generation_config, "is greedy here")
+        self.require_fixed(_FIXED, known, others, generation_config, "is greedy")
         eos_token_id = known.get("eos_token_id") if eos_token_id is None else eos_token_id
         pad_token_id = known.get("pad_token_id") if pad_token_id is None else pad_token_id
         ends = model.config.eos_token_id if eos_token_id is None else eos_token_id

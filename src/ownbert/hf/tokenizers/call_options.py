@@ -141,7 +141,9 @@ def by_name(
         InputError: there are too many, or one is given twice.
     """
     if len(positional) > len(order):
-        raise InputError(f"{who}: positional arguments are {', '.join(order) or 'none'}")
+        if not order:
+            raise InputError(f"{who}: every argument needs its name")
+        raise InputError(f"{who}: positional arguments are {', '.join(order)}")
     given = dict(zip(order, positional, strict=False))
     twice = [name for name in given if name in named]
     if twice:

@@ -30,6 +30,7 @@ from ownbert.hf.tokenizers.call_options import (
 from ownbert.hf.tokenizers.padding import Ids, pad_batch, truncate
 from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.bert_rules import keep_whole
+from ownbert.text.folder.tokenizer_config import ARGUMENTS
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder, kind_of, never_split_of
 from ownbert.text.input_format import InputFormat
 from ownbert.text.styles import BERT, ROBERTA, WITH_TYPES, Style
@@ -45,6 +46,10 @@ CLEAN_UP = (
     (" ' ", "'"),
     *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
 )
+
+
+def _is_vocabulary(name: "str | os.PathLike[str]") -> bool:
+    return os.path.isfile(name) and not os.fspath(name).endswith(".json")
 
 
 class PreTrainedTokenizerFast:
@@ -82,6 +87,7 @@ class PreTrainedTokenizerFast:
     def __init__(self, *args: Any, **kwargs: Any):
         style = self.style
         given = by_name(type(self).__name__, self.order, args, kwargs)
+        ARGUMENTS(type(self).__name__, given)
         settings = {**(style.settings if style else {}), **given}
         self.deprecation_warnings: dict[str, bool] = {}
         self.name_or_path = str(settings.pop("name_or_path", ""))
@@ -152,7 +158,7 @@ class PreTrainedTokenizerFast:
             InputError: there is no such folder, or no tokenizer of this class in it.
         """
         name = pretrained_model_name_or_path
-        if cls.style and len(cls.style.files) == 1 and os.path.isfile(name):
+        if cls.style and len(cls.style.files) == 1 and _is_vocabulary(name):
             changes = {k: v for k, v in kwargs.items() if k not in files.HUB_ARGUMENTS}
             return cls(name, *args, **changes)
         folder = files.find_folder(name, kwargs)
