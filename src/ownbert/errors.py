@@ -45,7 +45,12 @@ def option_with(option: str, values: Sequence[str]) -> str:
 
 def as_said_here(message: str) -> str:
     """A message that names options, or arguments in Python."""
-    if is_on_command_line() or "-" not in message:
+    return message if is_on_command_line() else with_arguments(message)
+
+
+def with_arguments(message: str) -> str:
+    """A message that names arguments instead of options, as in Python."""
+    if "-" not in message:
         return message
     parts = _COMMAND.split(message)
     return "".join(p if i % 2 else _OPTION.sub(_in_python, p) for i, p in enumerate(parts))

@@ -336,6 +336,10 @@ def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
         ("/embed", {"inputs": []}),
         ("/rerank", {"query": "a", "texts": []}),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}),
+        *((path, {"inputs": []}) for path in ("/embed_all", "/predict", "/tokenize")),
+        *(("/decode", {"ids": ids}) for ids in ([], [[]])),
+        ("/models/vectors", {"inputs": {"source_sentence": "a", "sentences": []}}),
+        ("/v1/rank", {"query": "a", "texts": [], "model": "vectors"}),
     ):
         assert server.post(f"{path}?model=vectors", body)[0] == 422
 
@@ -506,6 +510,7 @@ def test_topics_and_duplicates_of_texts(server: Served, folders: dict[str, Path]
     ("path", "body", "message"),
     [
         ("/v1/topics", {"inputs": ["a", "b"], "model": "words"}, "topics need at least 3"),
+        ("/v1/topics", {"inputs": ["a"] * 5, "count": 9, "model": "words"}, "topics; lower count"),
         ("/v1/topics", {"inputs": ["a"] * 5, "model": "topics"}, "not for embed"),
         ("/v1/topics", {"inputs": ["a"] * 5, "count": 1, "model": "words"}, "count"),
         ("/v1/duplicates", {"inputs": ["a"], "threshold": 0, "model": "words"}, "threshold"),
@@ -516,6 +521,34 @@ def test_texts_that_cannot_be_grouped(server: Served, path: str, body: dict, mes
     status, found, _ = server.post(path, body)
     assert status == 422
     assert message in str(found["error"])
+
+
+def test_a_text_is_never_the_name_of_a_file(server: Served, tmp_path: Path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("one\none\ntwo\n" * 3)
+    for texts in ([str(secret)], [str(secret), "a"], [f"{tmp_path}/*"], ["-"]):
+        found = server.post("/v1/duplicates", {"inputs": texts, "model": "words"})
+        assert (found[0], found[1].get("answers")) == (200, [])
+        found = server.post("/v1/topics", {"inputs": texts, "model": "words"})
+        message = f"there are {len(texts)} texts; topics need at least 3"
+        assert (found[0], found[1]["error"]["message"]) == (422, message)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        *(("classify", "topics"), ("tag", "tags"), ("answer", "answers"), ("choose", "choices")),
+        *(("image", "images"), ("fill", "words"), ("score", "words"), ("embed", "vectors")),
+        *(("search", "index"), ("translate", "translations"), ("explain", "topics")),
+        *(("label", "topics"), ("topics", "words"), ("duplicates", "words")),
+    ],
+)
+def test_an_empty_list_is_refused(server: Served, task: str, model: str):
+    status, found, _ = server.post(f"/v1/{task}", {"inputs": [], "model": model})
+    assert status == 422
+    assert found["error"]["param"] == "inputs"
+    if model != "images":
+        assert server.post(f"/models/{model}", {"inputs": []})[0] == 422
 
 
 def test_texts_are_scored(server: Served, folders: dict[str, Path]):

@@ -23,6 +23,7 @@ from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.head_choice import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
+from ownbert.tables.texts_or_files import table_of_texts
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.task_kinds import task_kinds
@@ -565,13 +566,13 @@ class ServedModel:
         ]
 
     def topics(self, requests: list[list[str]], count: int | None) -> Sequence[Topics]:
-        """The topics of the texts of each request."""
+        """The topics of the texts of each request, none of which is the name of a file."""
         assert self.embedder is not None
-        return [topics(self.embedder, texts, count=count) for texts in requests]
+        return [topics(self.embedder, table_of_texts(texts), count=count) for texts in requests]
 
     def duplicates(self, requests: list[list[str]], threshold: float) -> Sequence[Duplicates]:
-        """Duplicates among the texts of each request, by shingles."""
-        return [duplicates(texts, threshold=threshold) for texts in requests]
+        """Duplicates among the texts of each request, by shingles; none is the name of a file."""
+        return [duplicates(table_of_texts(texts), threshold=threshold) for texts in requests]
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""

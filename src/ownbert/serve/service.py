@@ -178,8 +178,6 @@ class ModelRequest:
             raise too_large(
                 f"{items.total:,} tokens; at most {limits.request_tokens:,} in a request"
             )
-        if not items.items:
-            return []
         work = partial(compute, **options)
         what = (compute, *options.values())
         answer = asyncio.ensure_future(
@@ -258,6 +256,8 @@ class ModelRequest:
 
     async def similarities(self, source: str, texts: Sequence[str], **options: Any) -> list[float]:
         """The cosine similarities of a text with several; for ``options`` see ``embed``."""
+        if not texts:
+            raise bad_field("sentences is empty; give one or more", "sentences")
         vectors = await self.embed([source, *texts], normalize=True, **options)
         return (vectors[1:] @ vectors[0]).tolist()
 
@@ -341,8 +341,11 @@ class ModelRequest:
         """Items of the request, created in a thread if there is much text.
 
         Raises:
-            Refusal: there is too much text, including other requests, or the client disconnected.
+            Refusal: there is nothing, or too much text, including other requests, or the client
+                disconnected.
         """
+        if not data:
+            raise bad_field("inputs is empty; give one or more", "inputs")
         service = self.service
         count = service.require_size(data)
         if count < _IN_THREAD:

@@ -26,7 +26,7 @@ class TopicsRequest(
 ):
     """The body of ``/v1/topics``."""
 
-    inputs: Several[str] = Field(description="Texts to group.")
+    inputs: Several[str] = Field(min_length=1, description="Texts to group.")
     count: int | None = Field(
         None,
         ge=2,
@@ -40,7 +40,7 @@ class DuplicatesRequest(
 ):
     """The body of ``/v1/duplicates``."""
 
-    inputs: Several[str] = Field(description="Texts to compare with each other.")
+    inputs: Several[str] = Field(min_length=1, description="Texts to compare with each other.")
     threshold: float = Field(
         THRESHOLD, gt=0, le=1, description="Lowest similarity of near duplicates."
     )

@@ -70,7 +70,7 @@ class RankRequest(
     """The body of ``/v1/rank``."""
 
     query: str
-    texts: Several[str]
+    texts: Several[str] = Field(min_length=1)
 
 
 class ExplainRequest(OwnRequest, json_schema_extra={"examples": [{"inputs": ["a text"]}]}):

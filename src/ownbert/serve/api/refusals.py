@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ownbert.errors import with_arguments
+
 
 @dataclass
 class Refusal(Exception):
@@ -31,8 +33,8 @@ class Refusal(Exception):
 
 
 def bad_field(message: str, param: str | None = None) -> Refusal:
-    """The error for an invalid field of a request."""
-    return Refusal(422, message, "invalid_value", param)
+    """The error for an invalid field of a request; options in its message become fields."""
+    return Refusal(422, with_arguments(message), "invalid_value", param)
 
 
 def too_large(message: str) -> Refusal:

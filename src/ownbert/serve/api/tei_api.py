@@ -200,6 +200,8 @@ def _add_tokens(routes: APIRouter, service: Service) -> None:
         tokenizer = _tokenizer(call.model)
         several: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
         count, most = sum(map(len, several)), service.settings.request_tokens
+        if not count:
+            raise bad_field("ids is empty; give one or more", "ids")
         if count > most:
             raise too_large(f"{count:,} ids; at most {most:,} in a request")
         if any(not 0 <= i < tokenizer.vocab_size for ids in several for i in ids):
