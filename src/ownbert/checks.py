@@ -150,12 +150,21 @@ truth = _must_be(lambda value: isinstance(value, bool), "true or false")
 object_ = _must_be(lambda value: isinstance(value, dict), "an object")
 
 
-def one_of(*allowed: Any) -> Check:
+@dataclass(frozen=True)
+class OneOf:
+    """A check for one of the ``allowed`` values."""
+
+    allowed: tuple[Any, ...]
+
+    def __call__(self, name: str, value: Any) -> None:
+        if not any(type(value) is type(one) and value == one for one in self.allowed):
+            allowed = ", ".join(map(str, self.allowed))
+            raise InputError(f"{name} is {in_short(value)}; it must be one of {allowed}")
+
+
+def one_of(*allowed: Any) -> OneOf:
     """Check for one of these values."""
-    return _must_be(
-        lambda value: any(type(value) is type(one) and value == one for one in allowed),
-        f"one of {', '.join(map(str, allowed))}",
-    )
+    return OneOf(allowed)
 
 
 def maybe(check: Check) -> Check:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ownbert.checks import Check
+from ownbert.checks import Check, OneOf
 from ownbert.errors import InputError, in_short, is_on_command_line
 from ownbert.files.json_files import parse_yaml, read_yaml
 
@@ -258,6 +258,7 @@ def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
     if not isinstance(values, Mapping):
         raise InputError(f"{prefix.rstrip('.')} must be a section, not {in_short(values)}")
     hints = get_type_hints(type(settings))
+    declared = {f.name: f.metadata.get("setting") for f in fields(settings)}
     changes = {}
     for name, value in values.items():
         if name not in hints:
@@ -269,8 +270,17 @@ def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
         if is_dataclass(current):
             changes[name] = apply_values(current, value or {}, f"{prefix}{name}.")
         else:
+            if value is not None and (choice := _choice_of(declared[name])) is not None:
+                choice(prefix + name, value)
             changes[name] = _checked(value, hints[name], prefix + name)
     return replace(settings, **changes)
+
+
+def _choice_of(declared: Setting | None) -> OneOf | None:
+    """The check of a setting that is one of several names."""
+    check = None if declared is None else declared.check
+    names = isinstance(check, OneOf) and all(isinstance(one, str) for one in check.allowed)
+    return check if names else None  # pyright: ignore
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:

@@ -60,6 +60,7 @@ def test_defaults_of_a_section_stay_when_one_value_changes():
         ([], {"max_minutes": 0.0}, "run.max_minutes is 0.0; it must be more than 0"),
         ([], {"objectives": "nsp"}, "task.objectives must have mlm"),
         (["optim.schedule=cosin"], {}, "optim.schedule is 'cosin'; it must be one of"),
+        (["optim.schedule=3"], {}, "optim.schedule is 3; it must be one of linear, cosine"),
         (["optim.clip=[1"], {}, r"optim.clip is '\[1', which is not YAML"),
         (["optim.betas=[.9,.9"], {}, r"optim.betas is .*, which is not YAML"),
     ],
