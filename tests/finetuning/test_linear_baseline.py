@@ -112,8 +112,9 @@ def test_a_run_ends_with_the_comparison(
     shown = " ".join("".join(capsys.readouterr()).split())
     _, saved, after = shown.partition("saved ")
     assert saved
+    # The warning comes after the score that it compares with.
+    assert LINE + "micro-F1 " in after.partition("warning: the network is worse")[0]
     assert "warning: the network is worse" in after
-    assert LINE + "micro-F1 " in after
     assert "TF-IDF with a linear model has micro-F1 " in (out / "README.md").read_text()
     ownbert.finetune("multilabel", output=tmp_path / "off", max_steps=2, baseline=False, **given)
     assert LINE not in " ".join("".join(capsys.readouterr()).split())

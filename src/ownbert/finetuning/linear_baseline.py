@@ -64,7 +64,7 @@ class LinearBaseline:
             f"the network is worse ({network:.3f}): try more --epochs, another "
             "--learning-rate, or ownbert fit, which combines both"
         )
-        return [f"warning: {warning}", score]
+        return [score, f"warning: {warning}"]
 
     @property
     def sentence(self) -> str:
@@ -84,7 +84,7 @@ class WordBaseline(LinearBaseline):
             f"the vectors ({network:.3f}) find matching texts less often than TF-IDF: ownbert "
             "search can rank by both"
         )
-        return [f"warning: {warning}", score]
+        return [score, f"warning: {warning}"]
 
     @property
     def sentence(self) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
 
 _LABELS = 100  # most labels in the table
-_MARKS = "warning: ", "note: "
 
 
 @settings_command
@@ -102,7 +101,7 @@ def evaluate(
                 **vars(abstain),
                 out_of_scope=out_of_scope,
                 progress=progress,
-                say=lambda text: say(text if text.startswith(_MARKS) else f"warning: {text}"),
+                say=say,
             )
         if picture is not None:
             message = draw_confusion(picture, scores)

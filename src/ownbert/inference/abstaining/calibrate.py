@@ -96,7 +96,7 @@ def held_out_of(
     except (OSError, InputError):  # a read-only folder: calibrate again next time
         return found
     if say is not None:
-        say(f"calibrated on {found.source}; saved {path}")
+        say(f"note: calibrated on {found.source}; saved {path}")
     return found
 
 
