@@ -21,6 +21,7 @@ from ownbert.fitting.report.contents import (
     Report,
     bootstrap_margin,
 )
+from ownbert.fitting.report.learning_curve import fit_learning_curve
 from ownbert.fitting.report.report import as_json, as_text, write_report
 from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import sections
@@ -195,6 +196,35 @@ def test_advice_follows_the_numbers(report: Report):
     assert report.calibration is not None
     calm = replace(report.calibration, error=0.01, by_chance=0.02)
     assert kinds(small(calibration=calm))["Probabilities are"] == "fine"
+
+
+def test_a_perfect_score_cannot_rise(report: Report):
+    rising = fit_learning_curve([(n, 0.9 - 0.6 * n**-0.35) for n in (200, 400, 800, 1600)])
+    unknown = replace(rising, reason="the scores vary too much")
+    for score, expected in ((0.9, ("do", "note")), (0.997, ("fine", "fine"))):
+        rows = tuple(replace(r, score=score) for r in report.leaderboard)
+        found = [
+            give_advice(replace(report, leaderboard=rows, learning_curve=c, minutes_curve=None))
+            for c in (rising, unknown)
+        ]
+        about = [a for each in found for a in each if re.search("ore (texts:|labels)", a.sentence)]
+        assert tuple(a.kind for a in about) == expected
+    lower = small(metric="mae", lower=True, learning_curve=unknown)
+    assert "cannot be estimated" in " ".join(a.sentence for a in give_advice(lower))
+
+
+def test_a_linear_model_that_was_selected_within_chance():
+    rows = (
+        LeaderboardRow("tfidf", "linear", 0.80, 0.02),
+        LeaderboardRow("network", "network", 0.81, 0.02),
+    )
+    chosen = small(leaderboard=rows, best="tfidf", network="network")
+    sentence = headline(chosen)[1]
+    assert "network scored higher (0.810), but the difference may be due to chance" in sentence
+    assert any("by more than chance" in a.sentence for a in give_advice(chosen))
+    equal = replace(chosen, leaderboard=(rows[0], replace(rows[1], score=0.80)))
+    assert headline(equal)[1].endswith("no other model scored higher.")
+    assert any(a.sentence.endswith("is better here.") for a in give_advice(equal))
 
 
 def test_a_margin_is_paired():

@@ -80,11 +80,11 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
     advice = [
         *_no_network(report),
         *_linear_is_enough(report),
-        *_more_rows(report.learning_curve),
+        *_more_rows(report),
         *_label_errors(report),
         *_few_rows(report),
         *_weak_classes(report),
-        *_more_minutes(report.minutes_curve),
+        *_more_minutes(report),
         *_calibration(report),
         *_drift(report),
     ]
@@ -98,6 +98,11 @@ def _against_baseline(report: Report) -> str:
     if best.name == baseline.name:
         if len(report.leaderboard) == 1:
             return "Only one model was fitted, a linear one."
+        if report.gain(first := report.ranked[0], best) > 0:
+            return (
+                f"The selected model is a linear model: {first.name} scored higher "
+                f"({first.score:.3f}), but the difference may be due to chance."
+            )
         return "The best model is a linear model: no other model scored higher."
     gain = (
         f"{report.gain(best, baseline):+.3f} compared with the best linear model, {baseline.name}"
@@ -160,6 +165,11 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     if baseline is None or best.kind == LINEAR:
         if baseline is not None and report.network and len(report.leaderboard) > 1:
             sentence = f"Use the linear model {baseline.name}: no slower model is better here."
+            if report.gain(report.ranked[0], baseline) > 0:
+                sentence = (
+                    f"Use the linear model {baseline.name}: no slower model is better here by more "
+                    "than chance."
+                )
             return [Advice("fine", sentence, f"{report.metric} {baseline.score:.3f}")]
         return []
     gain = report.gain(best, baseline)
@@ -180,9 +190,10 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     return [Advice("do", f"{sentence}.", figure)]
 
 
-def _more_rows(curve: LearningCurve | None) -> list[Advice]:
+def _more_rows(report: Report) -> list[Advice]:
     return _extrapolated(
-        curve,
+        report,
+        report.learning_curve,
         "{:,.0f} rows",
         worth="Label more texts: with {times} as many rows, a linear model on words would gain "
         "about {gain:+.3f}, and the blend less.",
@@ -191,9 +202,10 @@ def _more_rows(curve: LearningCurve | None) -> list[Advice]:
     )
 
 
-def _more_minutes(curve: LearningCurve | None) -> list[Advice]:
+def _more_minutes(report: Report) -> list[Advice]:
     return _extrapolated(
-        curve,
+        report,
+        report.minutes_curve,
         "{:.3g} minutes",
         worth="Use more --minutes: with {times} the pretraining time, a linear model on the "
         "network would gain about {gain:+.3f}, and the blend less.",
@@ -203,10 +215,19 @@ def _more_minutes(curve: LearningCurve | None) -> list[Advice]:
 
 
 def _extrapolated(
-    curve: LearningCurve | None, unit: str, *, worth: str, not_worth: str, unknown: str
+    report: Report,
+    curve: LearningCurve | None,
+    unit: str,
+    *,
+    worth: str,
+    not_worth: str,
+    unknown: str,
 ) -> list[Advice]:
     if curve is None:
         return []
+    best, highest = report.winner, 0.0 if report.lower else 1.0
+    if highest - report.worth(best) < WORTH_A_GAIN:  # the score cannot rise much
+        return [Advice("fine", not_worth, f"{report.metric} {best.score:.3f}")]
     if not curve.known or not curve.further:
         return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]
