@@ -29,6 +29,8 @@ WINDOWS = 1 << 16
 VOCABULARY = 1 << 21
 # Token counts, and rows per file; 32-bit counters overflow beyond it.
 COUNT = 2**31 - 1
+# Minimum frequency of the entries of a vocabulary; few words of any corpus are so frequent.
+FREQUENCY = 10**7
 # A square matrix of this width has four billion weights.
 WIDTH = 1 << 16
 LAYERS = 1_000

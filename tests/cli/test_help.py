@@ -67,6 +67,14 @@ def test_help_is_short(name: str):
     done = run_cli(*name.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) <= MOST_LINES
+    assert not re.search(r"<=?\d*\s|<=x\s", done.stdout)  # a range is on one line
+
+
+def test_a_second_name_of_a_task_is_not_listed():
+    listed = run_cli("finetune", "--help").stdout
+    assert re.findall(r"^│ (embed|rank) ", listed, re.MULTILINE) == ["embed"]
+    assert "(alias: rank)" in " ".join(listed.split())
+    assert "Example: ownbert finetune embed" in run_cli("finetune", "rank", "--help").stdout
 
 
 @pytest.mark.parametrize("name", ["pretrain", "finetune classify", "translate train"])

@@ -170,7 +170,7 @@ def _refuse_settings(
         raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
     _refuse_small(vocab_size)
     if min_count is not None:
-        between(1, limits.COUNT, "[]")("min_count", min_count)
+        between(1, limits.FREQUENCY, "[]")("min_count", min_count)
     if Path(output).exists() and not Path(output).is_dir():
         raise InputError(f"{output} is a file, a folder is needed")
 

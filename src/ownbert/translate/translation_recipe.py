@@ -93,7 +93,7 @@ class Vocabulary(CheckedSettings, name="vocabulary"):
         option="--shared/--separate",
     )
     min_count: int | None = setting(
-        None, "Leave out tokens that occur less often.", check=up_to(limits.COUNT)
+        None, "Leave out tokens that occur less often.", check=up_to(limits.FREQUENCY)
     )
     lowercase: bool = setting(False, "Convert to lower case (bpe and wordpiece).", VOCABULARY)
 

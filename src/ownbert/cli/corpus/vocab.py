@@ -36,7 +36,7 @@ def vocab(
             help="Leave out tokens that occur less often.",
             show_default="3 for blank, else 2",
             min=1,
-            max=limits.COUNT,
+            max=limits.FREQUENCY,
         ),
     ] = None,
     lowercase: Annotated[

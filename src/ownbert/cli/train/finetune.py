@@ -112,4 +112,4 @@ def _command(task: str, name: str, kind: TaskKind) -> Callable[..., None]:
 
 for _task, _kind in task_kinds().items():
     for _name in filter(None, (_task, _kind.alias)):
-        app.command(_name)(_command(_task, _name, _kind))
+        app.command(_name, hidden=_name != _task)(_command(_task, _name, _kind))

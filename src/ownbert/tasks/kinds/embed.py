@@ -5,7 +5,7 @@ from ownbert.tasks.task_kinds import TaskKind
 
 KIND = TaskKind(
     task="sentence_embedding.rank.EmbeddingTask",
-    help="""Text vectors for search and comparison, trained on pairs of texts (also: rank).
+    help="""Text vectors for search and comparison, trained on pairs of texts (alias: rank).
 
     csv, tsv, jsonl or parquet with two columns of matching texts (query and document, anchor
     and positive, ...) and optionally one of non-matching texts (negative, hard_negative or
