@@ -26,7 +26,7 @@ from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders
-from support.cli import run_cli
+from support.cli import refusal, run_cli
 from support.tiny import SPECIAL, TOKENIZER, change_config, made
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -324,6 +324,21 @@ def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: No
     assert done.returncode == 0, done.stderr
     assert "the most faithful on these rows: " in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = tmp_path / "explained.jsonl"
+    done = run_cli("explain", trained, *texts, "-o", lines, "--method", "leave_one_out")
+    assert (done.returncode, done.stdout) == (0, f"saved {lines}\n")
+    assert [json.loads(line) for line in lines.read_text().splitlines()] == rows
+    for ending, start in ((".html", b"<!"), (".png", b"\x89PNG")):
+        file = tmp_path / f"explained{ending}"
+        done = run_cli("explain", trained, texts[0], "-o", file)
+        assert (done.returncode, done.stdout) == (0, f"saved {file}\n")
+        assert file.read_bytes().startswith(start)
+    for options, message in (
+        (("-o", "a.csv"), "a.csv: -o must end with .html, .png or .jsonl"),
+        (("-o", "a.html", "--html", "b.html"), "-o and --html name two files of the same kind"),
+        (("-o", "a.jsonl", "--heads", "0"), "the option --heads requires --html"),
+    ):
+        assert message in refusal("explain", trained, texts[0], *options)
     done = run_cli("explain", trained, texts[0], "--class", "w9")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: there is no 'w9'; choose one of w0, w1, w2, w3\n"

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,9 @@ def test_commands_use_the_linear_models_or_say_what_is_missing(linear: Path, top
         ("export", linear, "-o", out),
         ("quantize", linear, "-o", out),
         ("predict", linear, "red1", "--network"),
+        ("explain", linear, "red1", "--network"),
+        ("errors", linear, topics / "test.csv", "--network"),
+        ("faithfulness", linear, topics / "test.csv", "--network"),
         ("describe", linear),
         ("heads", linear, topics / "test.csv"),
     ):
@@ -113,6 +117,29 @@ def test_commands_use_the_linear_models_or_say_what_is_missing(linear: Path, top
     done = run_cli("faithfulness", linear, topics / "test.csv")
     assert (done.returncode, "explanations are exact" in done.stderr) == (2, True)
     assert "library_name: ownbert" in (linear / "README.md").read_text()
+
+
+def test_the_network_beside_linear_models_is_explained_if_asked_for(
+    linear: Path, classifier: Path, topics: Path, tmp_path: Path
+):
+    both = tmp_path / "both"
+    for source in (linear, classifier):
+        shutil.copytree(source, both, dirs_exist_ok=True)
+    text, about = "red1 red2 blue3", ("--json", "--network")
+    found, alone, network = (
+        json.loads(run_cli("explain", folder, text, *about[:count]).stdout)
+        for folder, count in ((both, 2), (both, 1), (classifier, 1))
+    )
+    assert found == network
+    assert found["words"] != alone["words"]
+    (own,) = ownbert.explain(both, text, network=True)
+    assert own.to_dict() == {key: found[key] for key in own.to_dict()}
+    rows = topics / "test.csv"
+    expected = run_cli("errors", classifier, rows, "--json").stdout
+    assert run_cli("errors", both, rows, *about).stdout == expected
+    options = ("--methods", "gradient_x_input", "--rows", 4)
+    done = run_cli("faithfulness", both, rows, *options, "--network")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_server_explains_as_the_command(linear: Path):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns
+from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns, Network
 from ownbert.cli.recipe_options import settings_command
 from ownbert.terminal import echo
 
@@ -30,6 +30,7 @@ def errors(
     columns: LabelledColumns,
     encoding: Encoding = None,
     device: Device = "auto",
+    network: Network = False,
 ) -> None:
     """Show where a model is wrong, and why.
 
@@ -47,7 +48,8 @@ def errors(
 
     from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 
-    analysis = analyse_errors(folder, file, train=train, most=top, columns=columns, device=device)
+    how = {"columns": columns, "device": device, "network": network}
+    analysis = analyse_errors(folder, file, train=train, most=top, **how)
     if json:
         echo(json_module.dumps(analysis.to_dict(), ensure_ascii=False))
         return

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +11,10 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
-from ownbert.cli.options import Data, Device, Encoding, TextColumns, TextsOrFile, numbers
+from ownbert.cli.options import Data, Device, Encoding, Network, TextColumns, TextsOrFile, numbers
 from ownbert.cli.recipe_options import settings_command
 from ownbert.errors import InputError
-from ownbert.files.writing import together
+from ownbert.files.writing import together, write_text
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
@@ -39,8 +39,8 @@ class ExplainSettings:
     method: str = setting(
         _METHOD,
         "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, "
-        "leave_one_out or shapley; for a page, several separated by commas. For images, "
-        "attention_x_gradient and attention_rollout.",
+        "leave_one_out or shapley; for a page, several separated by commas. For images, those "
+        "with attention.",
     )
     target: str | None = setting(
         None,
@@ -52,34 +52,57 @@ class ExplainSettings:
     by: str = setting("word", "Sum values by word or by sentence.")
     top: int = setting(
         12,
-        "Number of words to print per text.",
+        "Words to print per text.",
         check=between(1, limits.VOCABULARY, "[]"),
-        without=("html", "png", "json"),
+        without=("output", "html", "png", "json"),
     )
     rows: int = setting(
         20, "Number of rows to read from a file.", check=between(1, limits.COUNT, "[]")
     )
+    output: Path | None = setting(
+        None,
+        "File to write: .html, .png, or .jsonl with a line per prediction.",
+        option="--output -o",
+    )
     html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
-    png: Path | None = setting(None, "Draw the predictions and the coloured texts as a picture.")
+    png: Path | None = setting(None, "Draw the predictions and the texts as a picture.")
     layers: str | None = setting(
         None,
-        "Layers whose attention the page shows, such as 0,3-5.",
+        "Layers on the page, such as 0,3-5.",
         shown="as many as fit",
-        needs=("html",),
     )
-    heads: str | None = setting(
-        None, "Heads of these layers, such as 0,3-5.", shown="all", needs=("html",)
-    )
+    heads: str | None = setting(None, "Heads, such as 0,3-5.", shown="all")
     json: bool = setting(False, "Print JSON, one line per prediction.")
 
     @property
     def outputs(self) -> list[Path]:
         """The output files; without any, answers are printed."""
-        return [file for file in (self.html, self.png) if file is not None]
+        return [file for file in (self.output, self.html, self.png) if file is not None]
 
     @property
     def methods(self) -> list[str]:
         return [name.strip() for name in self.method.split(",")]
+
+    def by_ending(self) -> "ExplainSettings":
+        """The settings with a page or picture named by ``output`` as ``html`` or ``png``.
+
+        Raises:
+            InputError: the name has another ending, or an option has no effect.
+        """
+        settings = self
+        if self.output is not None:
+            kind = {".html": "html", ".png": "png", ".jsonl": ""}.get(self.output.suffix.lower())
+            if kind is None:
+                raise InputError(f"{self.output}: -o must end with .html, .png or .jsonl")
+            if kind and getattr(self, kind) is not None:
+                raise InputError(
+                    f"-o and --{kind} name two files of the same kind; omit one of them"
+                )
+            settings = replace(self, output=None, **{kind: self.output}) if kind else self
+        for name in ("layers", "heads"):
+            if getattr(settings, name) is not None and settings.html is None:
+                raise InputError(f"the option --{name} requires --html")
+        return settings
 
 
 @settings_command
@@ -92,6 +115,7 @@ def explain(
     columns: TextColumns,
     encoding: Encoding = None,
     device: Device = "auto",
+    network: Network = False,
 ) -> None:
     """Show how much each word of a text contributes to a model's prediction.
 
@@ -103,20 +127,21 @@ def explain(
 
     Example: ownbert explain runs/clf "my parcel has not arrived" --png clf.png
 
-    Example: ownbert explain runs/clf dev.csv --rows 50 --html explained.html
+    Example: ownbert explain runs/clf dev.csv --rows 50 -o explained.html
     """
+    settings = settings.by_ending()
     if (description := _image_description(folder)) is not None:
         paths = [*map(Path, texts or ()), *([] if data is None else [data])]
         _refuse_words(settings, columns)
         _explain_images(folder, description, paths, settings, device)
     else:
         given = given_input(texts or (), data, missing=_NOTHING)
-        _explain_texts(folder, given, settings, columns, device)
+        how = {"columns": columns, "device": device, "network": network}
+        _explain_texts(folder, given, settings, **how)
 
 
-def _explain_texts(
-    folder: Path, given: Any, settings: ExplainSettings, columns: ColumnNames, device: str
-) -> None:
+def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: Any) -> None:
+    """Explain predictions for texts; ``how``: options of ``Explainer``."""
     from itertools import islice
 
     from ownbert.figures import figure_class
@@ -131,7 +156,7 @@ def _explain_texts(
     if png is not None:
         figure_class(png)
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
-    explainer = Explainer(folder, columns=columns, device=device)
+    explainer = Explainer(folder, **how)
     if not isinstance(given, list | Path):
         given = list(islice(given, settings.rows))
     all_explanations: list[Explanation] = []
@@ -146,6 +171,9 @@ def _explain_texts(
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
     _print_explanations(all_explanations, settings)
     with together():
+        if settings.output is not None:
+            lines = [f"{_json(each)}\n" for each in all_explanations]
+            write_text(settings.output, "".join(lines))
         if html is not None:
             write_page(all_explanations, html, title=folder.name, inside=inside)
         if png is not None:
@@ -167,11 +195,17 @@ def _print_explanations(explanations: Sequence["Explanation"], settings: Explain
     shown = console()
     for number, each in enumerate(explanations):
         if settings.json:
-            echo(json.dumps({"row": each.row, **each.to_dict()}, ensure_ascii=False))
+            echo(_json(each))
         elif not settings.outputs:
             if number:
                 shown.print()
             _show(each, settings.top, shown)
+
+
+def _json(explanation: "Explanation", *, row: bool = True) -> str:
+    """A line of JSON; ``row``: with the index of the row."""
+    number = {"row": explanation.row} if row else {}
+    return json.dumps({**number, **explanation.to_dict()}, ensure_ascii=False)
 
 
 def _say_saved(settings: ExplainSettings) -> None:
@@ -227,10 +261,13 @@ def _explain_images(
     )
     for each in explanations:
         if settings.json:
-            echo(json.dumps(each.to_dict(), ensure_ascii=False))
+            echo(_json(each, row=False))
         elif not settings.outputs:
             echo(translated(f"{each.texts[0]}: {each.target}, probability {each.probability:.3f}"))
     with together():
+        if settings.output is not None:
+            lines = [f"{_json(each, row=False)}\n" for each in explanations]
+            write_text(settings.output, "".join(lines))
         if html is not None:
             write_page(explanations, html, title=folder.name, pixels=pixels)
         if png is not None:

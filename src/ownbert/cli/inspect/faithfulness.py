@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ownbert.cli.options import Device, Encoding, TextColumns
+from ownbert.cli.options import Device, Encoding, Network, TextColumns
 from ownbert.cli.recipe_options import settings_command
 from ownbert.language import translated
 from ownbert.terminal import echo
@@ -33,6 +33,7 @@ def faithfulness(
     columns: TextColumns,
     encoding: Encoding = None,
     device: Device = "auto",
+    network: Network = False,
 ) -> None:
     """Measure which explanation method is most faithful to a model, compared with a random
     order.
@@ -55,7 +56,8 @@ def faithfulness(
     if output is not None:
         figure_class(output)
     chosen = USUAL if methods is None else tuple(name.strip() for name in methods.split(","))
-    curves = measure(folder, file, methods=chosen, rows=rows, device=device, **columns.settings())
+    how = {"device": device, "network": network, **columns.settings()}
+    curves = measure(folder, file, methods=chosen, rows=rows, **how)
     if json:
         echo(json_module.dumps({name: each.row() for name, each in curves.items()}))
     else:

@@ -124,6 +124,7 @@ def analyse_errors(
     most: int = 10,
     columns: ColumnNames | None = None,
     device: str = "auto",
+    network: bool = False,
 ) -> ErrorAnalysis:
     """Analyse the errors of a model on rows that it was not trained on.
 
@@ -136,13 +137,14 @@ def analyse_errors(
         most: maximum number of mistakes, confusions and label errors.
         columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
+        network: use only the network of a ``fit`` folder.
 
     Raises:
         InputError: the task is not supported, or rows cannot be read.
 
     Source: Northcutt, Jiang and Chuang 2021, section 3 (label errors).
     """
-    predictor = open_folder(folder, Compute(device), columns=columns)
+    predictor = open_folder(folder, Compute(device, network=network), columns=columns)
     task: Any = predictor.task
     if task.name not in JUDGES:
         raise InputError(

@@ -171,6 +171,7 @@ class Explainer:
             ``Opened`` one, for which ``columns`` and ``device`` are ignored.
         columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
+        network: explain the network of a ``fit`` folder that predicts with linear models.
 
     Attributes:
         skipped: number of texts without words so far, which have no explanation.
@@ -185,6 +186,7 @@ class Explainer:
         *,
         columns: ColumnNames | None = None,
         device: str = "auto",
+        network: bool = False,
     ) -> None:
         self.folder = folder.folder if isinstance(folder, Opened) else model_folder(folder)
         self.columns = columns or ColumnNames()
@@ -200,7 +202,7 @@ class Explainer:
             return
         try:
             given = folder if isinstance(folder, Opened) else self.folder
-            opened = _open_explained(given, self.columns, device)
+            opened = _open_explained(given, self.columns, device, network=network)
         except NoTaskHead as error:
             self.models = [load(error.description)]
             if "mlm" not in self.models[0].heads:
@@ -469,21 +471,24 @@ def explain(
     text_column: str | None = None,
     second_column: str | None = None,
     device: str = "auto",
+    network: bool = False,
 ) -> list[Explanation]:
     """Explain a model's predictions by the relevance of words; see ``Explainer``."""
-    explainer = Explainer(folder, columns=ColumnNames(text_column, second_column), device=device)
-    return explainer(data, method=method, target=target, by=by)
+    given: Any = {"columns": ColumnNames(text_column, second_column), "device": device}
+    return Explainer(folder, network=network, **given)(data, method=method, target=target, by=by)
 
 
-def _open_explained(folder: Path | Opened, columns: ColumnNames, device: str) -> Opened:
-    """Open the model to explain: the linear models if only these are used, else the network."""
+def _open_explained(
+    folder: Path | Opened, columns: ColumnNames, device: str, *, network: bool
+) -> Opened:
+    """Open the linear models if only these are used and ``network`` is false, else the network."""
     blend = folder.blend if isinstance(folder, OpenedBlend) else None
     if isinstance(folder, Path):
         blend = blend_of(folder)
     elif blend is None:
         return folder
     place = folder if isinstance(folder, Path) else folder.folder
-    linear = blend is not None and answers_linearly(place, blend)
+    linear = not network and blend is not None and answers_linearly(place, blend)
     if linear and isinstance(folder, Opened):
         return folder
     # Without packed weights, which have no gradients.

@@ -68,6 +68,7 @@ def faithfulness(
     text_column: str | None = None,
     second_column: str | None = None,
     device: str = "auto",
+    network: bool = False,
 ) -> Mapping[str, Faithfulness]:
     """Compare methods and a random order on rows.
 
@@ -81,6 +82,7 @@ def faithfulness(
         rows: maximum number of explained predictions, from the first row.
         text_column, second_column: columns of the rows; by default as in training.
         device: auto, cpu or cuda.
+        network: use only the network of a ``fit`` folder.
 
     Raises:
         InputError: no row can be explained, or a method is unknown.
@@ -88,7 +90,7 @@ def faithfulness(
     Source: DeYoung et al. 2020 (ERASER), section 4.2: area over the perturbation curve.
     """
     columns = ColumnNames(text_column, second_column)
-    explainer = Explainer(folder, columns=columns, device=device)
+    explainer = Explainer(folder, columns=columns, device=device, network=network)
     if explainer.linear is not None:
         raise InputError(
             f"{folder} predicts with linear models, whose explanations are exact: there are no "
