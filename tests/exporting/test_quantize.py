@@ -200,7 +200,7 @@ def test_texts_of_a_file(classifier: Path, tmp_path: Path):
     assert quantize(classifier, tmp_path / "single", data=tmp_path / "one.txt").texts == 1
     (tmp_path / "unknown.txt").write_text("hello\nworld\n")
     done = run_cli("quantize", classifier, tmp_path / "unknown.txt", "-o", tmp_path / "unknown")
-    assert "warning: the model's vocabulary contains no word of these texts" in done.stderr
+    assert "[UNK]: the model's vocabulary contains no word of these texts" in done.stderr
 
 
 def test_it_is_not_trained(quantized: Path, classifier: Path, tmp_path: Path):

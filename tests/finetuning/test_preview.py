@@ -132,9 +132,9 @@ def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     assert unknown.share == 0
     unknown.count([Example(np.asarray([tokenizer.unk_id] * 9), np.zeros(9, int))])
     assert unknown.warning() == (
-        "warning: the model's vocabulary contains no word of these texts (all tokens are [UNK]); "
-        "use another model, or make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and "
-        "ownbert pretrain"
+        "warning: 100.0% of the tokens are [UNK]: the model's vocabulary contains no word of these "
+        "texts; use another model, or make one: ownbert vocab TEXTS -o MODEL, then ownbert "
+        "prepare and ownbert pretrain"
     )
 
 

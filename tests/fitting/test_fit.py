@@ -269,7 +269,7 @@ def test_a_network_that_knows_no_word_of_the_texts(
     given["dev"] = (texts[16:], ["a", "b"] * 4)  # or networks would be trained on five folds
     ownbert.fit((texts[:16], ["a", "b"] * 8), **given)
     said = " ".join("".join(capfd.readouterr()).split())
-    assert "all tokens are [UNK]" in said
+    assert "100.0% of the tokens are [UNK]" in said
     assert "linear models built in: skipped, no word of the texts is in the vocabulary" in said
     assert "RuntimeWarning" not in said
 

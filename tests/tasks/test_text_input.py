@@ -120,6 +120,10 @@ def test_frequent_words_that_are_unknown_are_one():
 
 def test_texts_in_clear_do_not_fit_a_vocabulary_of_ids():
     ids = [str(i) for i in range(1000)]
-    assert "contains no word of these texts (all" in warning_of(ids, ["one text"])
-    assert "75.0% of the tokens are [UNK]" in warning_of(ids, ["one more text 7"])
+    assert "100.0% of the tokens are [UNK]: the model's vocabulary contains no word" in warning_of(
+        ids, ["one text"]
+    )
+    assert "75.0% of the tokens are [UNK]: the model's vocabulary does not fit" in warning_of(
+        ids, ["one more text 7"]
+    )
     assert warning_of(ids, ["17 4 940"] * 3) == ""

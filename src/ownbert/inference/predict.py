@@ -388,10 +388,7 @@ def evaluate(
     say_each((f"note: {line}" for line in task.notes_on_rows()), say)
     say_each(filter(None, (predictor.compute.note,)), say)
     if say is not None and has_learnt_from(predictor.folder, data):
-        say(
-            f"warning: {data} is the training data of {folder}: these metrics say nothing about "
-            "new rows"
-        )
+        say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
     doubts = Doubts(predictor, options, calibrate, say) if options.abstains else None
     outside = []
     if out_of_scope is not None:
@@ -401,7 +398,7 @@ def evaluate(
     if doubts is not None:
         values = {**scores.values, **measure(predictor, doubts, rows, decided, outside)}
         scores = replace(scores, values=values)
-    say_each((*predictor.warnings(), *(f"warning: {line}" for line in scores.warnings)), say)
+    say_each((*predictor.warnings(), *scores.warnings), say)
     if output is not None:
         write_json(output, scores.as_json())
     return scores

@@ -258,23 +258,17 @@ class UnknownWords:
         """A warning if the vocabulary does not fit the texts, else None."""
         if self.tokenizer is None or self.share <= _FEW:
             return None
-        unk = self.tokenizer.special["unk_token"]
-        advice = (
-            "use another model, or make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare "
-            "and ownbert pretrain"
-        )
-        if self.unknown == self.total:
-            return (
-                "warning: the model's vocabulary contains no word of these texts (all tokens are "
-                f"{unk}); {advice}"
-            )
         frequent, systematic = self._frequent()
         if self.share <= _MANY and not systematic:
             return None
         named = f", including frequent words ({', '.join(frequent)})" if frequent else ""
+        why = "the model's vocabulary does not fit these texts"
+        if self.unknown == self.total:
+            named, why = "", "the model's vocabulary contains no word of these texts"
         return (
-            f"warning: {self.share:.1%} of the tokens are {unk}{named}: the model's vocabulary "
-            f"does not fit these texts; {advice}"
+            f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}"
+            f"{named}: {why}; use another model, or make one: ownbert vocab TEXTS -o MODEL, then "
+            "ownbert prepare and ownbert pretrain"
         )
 
     def _frequent(self) -> tuple[list[str], bool]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
 
 _LABELS = 100  # most labels in the table
+_MARKS = "warning: ", "note: "
 
 
 @settings_command
@@ -101,7 +102,7 @@ def evaluate(
                 **vars(abstain),
                 out_of_scope=out_of_scope,
                 progress=progress,
-                say=say,
+                say=lambda text: say(text if text.startswith(_MARKS) else f"warning: {text}"),
             )
         if picture is not None:
             message = draw_confusion(picture, scores)
