@@ -2,6 +2,7 @@
 #   make demo        the main job on the sample included in the repository
 #   make test        the quick tests         make test-slow   those that take minutes
 #   make test-isa    the numerical tests as on older processors (test-isa-avx2: on one kind alone)
+#   make test-oldest  with the oldest versions that pyproject.toml allows; test-newest: today's
 #   make check       lint, format and types  make fix         fix what can be fixed automatically
 # Another Python: make PYTHON=python3.12 demo. pip's own settings (index, proxy) are honoured.
 
@@ -51,6 +52,23 @@ $(ISAS:%=test-isa-%): test-isa-%: .venv/full.stamp
 	@if grep -qw '$(NEEDS_$*)' /proc/cpuinfo; then set -x; \
 	env $(LIMITS_$*) $(BIN)/python -m pytest -n auto --dist worksteal $(ISA_TESTS); \
 	else echo 'test-isa-$*: this processor has no $(NEEDS_$*); skipped'; fi
+
+# Versions of dependencies that nobody has pinned; torch stays, and onnxscript follows it. The tests
+# fix the version of Transformers, which limits that of tokenizers: it is not installed here.
+VERSION_TESTS := $(filter-out $(patsubst %,tests/%/,families golden hf inference inspect parity tasks),\
+	$(wildcard tests/[a-z]*/))
+EXTRAS := hub,plot,eval,crf,fast,tensorboard,serve,ray,vision,zh,onnx,openvino
+
+.PHONY: test-oldest test-newest
+test-oldest test-newest: export PYTHONDONTWRITEBYTECODE =
+test-oldest test-newest: test-%:
+	$(PYTHON) -m venv .venv/$*
+	if [ $* = oldest ]; then grep -oE '"[a-z_-]+(\[[a-z]+\])?>=[0-9.]+"' pyproject.toml | sort -u | \
+		sed -E 's/"//g; s/\[.*\]//; s/>=/==/' | grep -vE '^(torch|onnxscript|protobuf|openai)='; fi > .venv/$*.txt
+	grep ^torch= constraints.txt >> .venv/$*.txt
+	.venv/$*/bin/pip install -q -c .venv/$*.txt torch
+	.venv/$*/bin/pip install -q -c .venv/$*.txt -e '.[$(EXTRAS)]' pytest pytest-xdist hypothesis pandas openai
+	.venv/$*/bin/python -m pytest -n auto --dist worksteal $(VERSION_TESTS)
 
 check: .venv/full.stamp
 	$(BIN)/ruff check .
