@@ -104,7 +104,7 @@ class NormalCounts:
         total = counts @ self._weights[:-1] + unseen * self._weights[-1]
         row, number = _occurrences(counts)
         matrix = self._matrix(row, number, counts.shape[0])
-        matrix = matrix * self._weights[self._keys % counts.shape[1]]
+        matrix = (matrix * self._weights[self._keys % counts.shape[1]]).tocsr()
         distances, nearest = np.empty(len(total)), np.empty(len(total), dtype=np.int64)
         for start in range(0, len(total), _BLOCK):
             block = slice(start, start + _BLOCK)
