@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pytest
 
 from ownbert import InputError, Predictor, predict
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, positional_names
-from ownbert.tables.memory import table_of
+from ownbert.tables.memory import table_of, texts_and_labels
 from ownbert.tables.tables import columns, place, read_values
 
 TEXTS, LABELS = ["one", "two"], ["a", "b"]
@@ -103,6 +106,46 @@ def test_rows_without_names_have_those_of_the_task(task, labelled, width, names)
     )
     found = find_columns(table, specs, labelled=labelled)
     assert {name for several in found.values() for name in several} == {*names}
+
+
+PAIRS = [("one two", "three"), ("four", "five six")]
+
+
+@pytest.mark.parametrize(
+    "data", [(PAIRS, ["a", "b"]), list(zip(PAIRS, ["a", "b"], strict=True))], ids=["two", "rows"]
+)
+def test_tuples_of_two_texts_are_pairs(data: Any):
+    rows = [(1, ("one two", "three", "a")), (2, ("four", "five six", "b"))]
+    names = positional_names(COLUMNS["classify"], ColumnNames(), labelled=True)
+    for positional in (names, texts_and_labels):
+        table = table_of(data, positional=positional)
+        assert list(table.read(table.names)) == rows
+    single = positional_names(COLUMNS["classify"], ColumnNames(), labelled=True, pair=False)
+    with pytest.raises(InputError, match=r"data: a row must be .*, not \('one two', 'three'\)"):
+        table_of(data, positional=single)
+
+
+def test_tuples_of_two_words_are_words():
+    tags = positional_names(COLUMNS["tag"], ColumnNames(), labelled=True)
+    table = table_of(([("New", "York")], [("B-LOC", "I-LOC")]), positional=tags)
+    assert list(table.read(["tokens"])) == [(1, (["New", "York"],))]
+
+
+def test_rows_are_written_with_times_and_decimals_as_text(tmp_path: Path):
+    cells = {"day": date(2024, 1, 2), "price": Decimal("1.50"), "id": UUID(int=1)}
+    table = table_of([{"text": "one", "label": "a", **cells}])
+    table.write(tmp_path / "rows.jsonl")
+    written = list(read_values(tmp_path / "rows.jsonl", ["text", "day", "price", "id"]))
+    assert written == [(1, ("one", "2024-01-02", "1.50", str(UUID(int=1))))]
+    with pytest.raises(InputError, match="a value that is not a text, number or list"):
+        table_of([{"text": "one", "label": object()}]).write(tmp_path / "other.jsonl")
+
+
+def test_columns_of_the_same_name_are_not_written(tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.DataFrame([["one", "two", "a"]], columns=["text", "text", "label"])
+    with pytest.raises(InputError, match="train has two columns 'text'"):
+        table_of(rows, name="train").write(tmp_path / "rows.jsonl")
 
 
 @pytest.mark.parametrize(

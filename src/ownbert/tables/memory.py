@@ -7,9 +7,12 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from ownbert.errors import InputError, in_short
 from ownbert.files.json_files import MOST_NESTED, is_nested
@@ -23,13 +26,18 @@ _FORMS = (
     "(texts, labels), or a list of (text, label)"
 )
 
+# Types of single values that are converted to text.
+SCALARS = (date, time, timedelta, Decimal, UUID)
+
 # Returns column names for rows without names, given their number of values; raises ``InputError``
 # for unsupported numbers.
 Positional = Callable[[int], Sequence[str]]
 
 
 def texts_and_labels(width: int) -> Sequence[str]:
-    """The columns of rows with a text and its label."""
+    """The columns of rows with a text, or a pair of texts, and its label."""
+    if width == 3:
+        return ("text", "text_pair", "label")
     if width != 2:
         raise InputError("a row must be a text and its label")
     return ("text", "label")
@@ -64,14 +72,20 @@ class MemoryTable:
     def write(self, path: Path) -> None:
         """Write the rows as JSON lines.
 
+        Dates, times, decimals and UUIDs are written as text, as the columns of parquet files are
+        read.
+
         Raises:
-            InputError: a value is not a text, number or list.
+            InputError: a value is not a text, number or list, or two columns have the same name.
         """
+        if twice := [name for name in self.names if self.names.count(name) > 1]:
+            raise InputError(f"{self.name} has two columns {twice[0]!r}: give them different names")
         try:
             with path.open("w", encoding="utf-8") as file:
                 for _, row in self.read(self.names):
                     # A lone surrogate is escaped here, and rejected by the reader with its line.
-                    file.write(json.dumps(dict(zip(self.names, row, strict=True))) + "\n")
+                    record = dict(zip(self.names, row, strict=True))
+                    file.write(json.dumps(record, default=_scalar_text) + "\n")
         except TypeError as error:
             raise InputError(
                 f"{self.name}: a row has a value that is not a text, number or list: {error}"
@@ -117,8 +131,11 @@ def table_of(
     if isinstance(data, tuple) and len(data) == 2:
         data = (data[0], dense(data[1]))
     if isinstance(data, tuple) and len(data) == 2 and all(map(is_list, data)):
-        data = dict(zip(positional(2), data, strict=True))
-        return _of_mapping(data, name)
+        texts = items(data[0])
+        if names := _names_of_pairs(texts, name, positional):
+            columns = (*zip(*texts, strict=True), data[1])
+            return _of_mapping(dict(zip(names, columns, strict=True)), name)
+        return _of_mapping(dict(zip(positional(2), (texts, data[1]), strict=True)), name)
     if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
         advice = "; collect() it first" if hasattr(data, "collect") else ""
         kind = type(data).__name__
@@ -282,7 +299,11 @@ def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
 
 def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:
     """A table from rows without names: texts, or several values each. Ragged lists are words."""
-    tuples = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
+    tuples: list[tuple[Any, ...]] = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
+    if all(len(row) == 2 for row in tuples) and _names_of_pairs(
+        [row[0] for row in tuples], name, positional
+    ):
+        tuples = [(*row[0], row[1]) for row in tuples]
     try:
         columns = tuple(positional(len(tuples[0])))
         if all(isinstance(row, list) for row in rows) and len({*map(len, rows)}) > 1:
@@ -304,6 +325,37 @@ def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> Memory
     return MemoryTable(
         name, columns, lambda names: (tuple(row[indices[key]] for key in names) for row in tuples)
     )
+
+
+def _names_of_pairs(
+    texts: Sequence[Any], name: str, positional: Positional
+) -> Sequence[str] | None:
+    """The column names of pairs of texts with a label; None if the texts are no pairs.
+
+    A pair is a tuple of two texts, as in ``Predictor``. Tuples of two words without spaces are the
+    words of a text if the task reads no pairs.
+
+    Raises:
+        InputError: the texts are pairs, but the task reads no pairs.
+    """
+    if not all(
+        isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+        for text in texts
+    ):
+        return None
+    try:
+        return positional(3)
+    except InputError as error:
+        pair = next((text for text in texts if any(len(part.split()) > 1 for part in text)), None)
+        if pair is not None:
+            raise InputError(f"{name}: {error}, not {_shown(pair)}") from None
+    return None
+
+
+def _scalar_text(value: Any) -> str:
+    if isinstance(value, SCALARS):
+        return str(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _shown(value: Any) -> str:

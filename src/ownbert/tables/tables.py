@@ -16,12 +16,9 @@ are read in the same way.
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, time, timedelta
-from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID
 
 from ownbert.errors import InputError, in_short
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
@@ -195,7 +192,7 @@ def as_text(value: object, name: str, where: str) -> str:
             return json.dumps(value)
         except ValueError:
             raise InputError(f"{where}: {name!r} has {in_short(value)}, not text") from None
-    if isinstance(value, date | time | timedelta | Decimal | UUID):
+    if isinstance(value, memory.SCALARS):
         return str(value)
     if isinstance(value, list):
         return " ".join(as_text(item, name, where) for item in value)
