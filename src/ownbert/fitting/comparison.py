@@ -180,9 +180,12 @@ class Comparison:
 
     def worth_on_first_fold(self, model: ComparedModel) -> float:
         """Like ``worth``, on the first fold's held-out rows, for which all models have logits."""
-        first = len(self.rows.folds[0][1])
-        value = self.value(self.adjusted(model)[:first])
+        value = self.value_on_first_fold(self.adjusted(model))
         return -value if self.lower else value
+
+    def value_on_first_fold(self, scores: np.ndarray) -> float:
+        """The metric of a model's logits (N, C) or (n, C) on the first fold's held-out rows."""
+        return self.value(scores[: len(self.rows.folds[0][1])])
 
     def loss_of(self, model: ComparedModel) -> float:
         """The loss on the held-out rows of the first fold."""

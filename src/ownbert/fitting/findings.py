@@ -193,6 +193,7 @@ def _blend_row(
         size=sum(row.size or 0 for row in board),
         texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if known else None,
         test_score=test_score,
+        first_score=compared.value_on_first_fold(compared.blended),
     )
 
 
@@ -223,6 +224,8 @@ def _row(
         size=_size(folder, model),
         texts_per_second=speed,
         weight=weights.get(model.name, 0.0) / max(sum(weights.values()), 1e-12),
+        rows=len(scores) if len(scores) < len(compared.targets) else None,
+        first_score=compared.value_on_first_fold(scores),
     )
 
 

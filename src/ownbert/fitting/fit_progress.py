@@ -82,11 +82,19 @@ class Progress:
         table.add_column(translated("model"))
         table.add_column(translated(shown_name(compared.metric)), justify="right")
         table.add_column(translated("seconds"), justify="right")
-        for candidate in compared.candidates:
-            value = f"{compared.value(compared.adjusted(candidate)):.4f}"
-            table.add_row(translated(candidate.title), value, f"{candidate.seconds:.0f}")
+        lines = [
+            (candidate.title, compared.adjusted(candidate), f"{candidate.seconds:.0f}")
+            for candidate in compared.candidates
+        ]
         if len(compared.measured) > 1:
-            table.add_row(translated("blend of all"), f"{compared.value(compared.blended):.4f}", "")
+            lines.append(("blend of all", compared.blended, ""))
+        # Networks of the first fold only have fewer rows than the other models.
+        counted = len({len(scores) for _, scores, _ in lines}) > 1
+        if counted:
+            table.add_column(translated("held-out rows"), justify="right")
+        for title, scores, seconds in lines:
+            cells = [f"{compared.value(scores):.4f}", seconds, f"{len(scores):,}"]
+            table.add_row(translated(title), *cells[: 3 if counted else 2])
         self.table = table
 
     def finish(self, report: Report, folder: Path) -> None:

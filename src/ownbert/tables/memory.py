@@ -353,9 +353,7 @@ def _names_of_pairs(
 
 
 def _scalar_text(value: Any) -> str:
-    if isinstance(value, SCALARS):
-        return str(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return str(value) if isinstance(value, SCALARS) else json.JSONEncoder().default(value)
 
 
 def _shown(value: Any) -> str:

@@ -14,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from ownbert.errors import InputError
+from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.report.advice import give_advice, headline
 from ownbert.fitting.report.contents import (
     LeaderboardRow,
@@ -307,3 +308,25 @@ def test_a_temperature_that_does_not_help_is_not_recommended(report: Report):
     assert "none helps" in as_text(shown)
     assert "Dashed: with the temperature" in as_page(report)
     assert "Dashed: with the temperature" not in as_page(shown)
+
+
+def test_scores_of_the_first_fold_are_compared_on_its_rows(tmp_path: Path):
+    linear = replace(LINEAR, first_score=0.95)
+    network = replace(NETWORK, rows=40, first_score=0.83)
+    shown = replace(
+        small(), leaderboard=(linear, network), network="network", best="TF-IDF", held_out=200
+    )
+    assert "only 0.830, far below a linear model (0.950)" in headline(shown)[0]
+    assert headline(shown)[1].endswith("no other model scored higher.")
+    assert "The column rows has the number of held-out rows behind a score." in as_text(shown)
+    board = next(section for section in sections(shown) if section.key == "leaderboard")
+    place = board.columns.index("rows")
+    assert {row[0]: row[place] for row in board.rows} == {"TF-IDF": "200", "network": "40"}
+    better = replace(shown, leaderboard=(linear, replace(network, first_score=0.99)))
+    assert "network scored higher (0.830), but the difference may" in headline(better)[1]
+    assert ";" not in headline(better)[0]
+    write_fit_card(tmp_path, shown)
+    card = (tmp_path / "README.md").read_text()
+    assert "on 200 held-out rows, or on the number of them in the column `rows`" in card
+    same = replace(shown, leaderboard=(LINEAR, NETWORK))
+    assert "The column rows" not in as_text(same)

@@ -39,9 +39,10 @@ def _network_problem(report: Report) -> str:
         return f"; the folder has no network{why}"
     if baseline is None or not is_far_below(report, network, baseline):
         return ""
+    ours, theirs = report.comparable(network, baseline)
     return (
-        f"; the network of this folder has only {network.score:.3f}, far "
-        f"below a linear model ({baseline.score:.3f}): use ownbert predict, or train it longer"
+        f"; the network of this folder has only {ours:.3f}, far "
+        f"below a linear model ({theirs:.3f}): use ownbert predict, or train it longer"
     )
 
 
@@ -98,7 +99,8 @@ def _against_baseline(report: Report) -> str:
     if best.name == baseline.name:
         if len(report.leaderboard) == 1:
             return "Only one model was fitted, a linear one."
-        if report.gain(first := report.ranked[0], best) > 0:
+        first = max(report.leaderboard, key=lambda row: report.gain(row, best))
+        if report.gain(first, best) > 0:
             return (
                 f"The selected model is a linear model: {first.name} scored higher "
                 f"({first.score:.3f}), but the difference may be due to chance."

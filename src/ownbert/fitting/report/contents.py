@@ -24,6 +24,9 @@ class LeaderboardRow:
         name: name of the model.
         kind: linear, self-trained, network, blend or distilled.
         score: mean on held-out rows; NaN if there are none.
+        rows: number of these rows; None if it is that of all held-out rows.
+        first_score: score on the first fold's rows, on which all models have been measured; by
+            default the score.
         spread: standard deviation of the mean, for example from a bootstrap over rows.
         test_score: score on rows not used for selection.
         seconds: training time.
@@ -41,6 +44,8 @@ class LeaderboardRow:
     size: int | None = None
     texts_per_second: float | None = None
     weight: float | None = None
+    rows: int | None = None
+    first_score: float | None = None
 
     @property
     def measured(self) -> bool:
@@ -163,8 +168,25 @@ class Report:
         return -row.score if self.lower else row.score
 
     def gain(self, row: LeaderboardRow, other: LeaderboardRow) -> float:
-        """How much better a row is than another row."""
-        return self.worth(row) - self.worth(other)
+        """How much better a row is than another row, on the same held-out rows."""
+        ours, theirs = self.comparable(row, other)
+        if np.isnan(ours) or np.isnan(theirs):
+            return self.worth(row) - self.worth(other)
+        return theirs - ours if self.lower else ours - theirs
+
+    @staticmethod
+    def comparable(row: LeaderboardRow, other: LeaderboardRow) -> tuple[float, float]:
+        """The scores of two rows on the same held-out rows."""
+        first, second = row.first_score, other.first_score
+        if row.rows == other.rows or first is None or second is None:
+            return row.score, other.score
+        return first, second
+
+    @property
+    def row_counts(self) -> list[int | None]:
+        """The number of held-out rows behind each ranked score; empty if it is the same for all."""
+        counts = [row.rows or self.held_out for row in self.ranked]
+        return counts if len(set(counts)) > 1 else []
 
     @property
     def own_network(self) -> LeaderboardRow | None:

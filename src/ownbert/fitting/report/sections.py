@@ -99,6 +99,7 @@ def _leaderboard(report: Report) -> Section:
         ("model", [translated(row.name) for row in ranked], _name),
         ("kind", [translated(row.kind) for row in ranked], _name),
         (metric_name(report.metric), scores, decimals),
+        ("rows", report.row_counts or [None] * len(ranked), "{:,}".format),
         ("±", [shown_spread(row.spread) for row in ranked], decimals),
         ("test", [row.test_score for row in ranked], decimals),
         ("weight", [row.weight for row in ranked], lambda v: decimals(v, 2)),
@@ -113,10 +114,12 @@ def _leaderboard(report: Report) -> Section:
         "weight": "weight is the share in the final predictor",
     }
     lead = "; ".join(words for name, words in explained.items() if name in {c[0] for c in columns})
+    counted = "The column rows has the number of held-out rows behind a score."
+    counted = counted if report.row_counts else ""
     return Section(
         key="leaderboard",
         title="Leaderboard",
-        lead=" ".join(filter(None, (f"{lead}." if lead else "", _own_network(report)))),
+        lead=" ".join(filter(None, (f"{lead}." if lead else "", counted, _own_network(report)))),
         columns=tuple(name for name, *_ in columns),
         rows=tuple(zip(*cells, strict=True)),
         names=2,
