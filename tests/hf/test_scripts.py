@@ -115,6 +115,41 @@ class Net(nn.Module):
         return self.score(self.bert(**given).pooler_output)
 
 
+def test_parameters_within_another_module(folder):
+    names, trained = [], []
+    for lib in BOTH:
+        model = Net(lib.BertForSequenceClassification.from_pretrained(folder).bert)
+        frozen = model.bert.encoder.layer[0].attention.self.query.weight
+        for name, parameter in model.named_parameters():
+            if "layer.0.attention.self.query" in name or "layer.1." in name:
+                parameter.requires_grad = False
+        before = frozen.detach().clone()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+        nn.functional.cross_entropy(model(**padded()), torch.tensor([0, 1, 2])).backward()
+        optimizer.step()
+        assert torch.equal(frozen, before)
+        named = list(model.named_parameters())
+        names.append([name for name, _ in named])
+        trained.append([(p.requires_grad, p.shape) for _, p in named])
+    equal(names)
+    equal(trained)
+
+
+def test_averages_of_weights(folder):
+    for wrap in (lambda model: model, Net):
+        model = wrap(hf.BertModel.from_pretrained(folder)).eval()
+        mean = torch.optim.swa_utils.AveragedModel(model)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        mean.update_parameters(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(2.0)
+        mean.update_parameters(model)
+        averaged = list(mean.module.parameters())
+        for number, (parameter, old) in enumerate(zip(averaged, before, strict=True)):
+            assert torch.allclose(parameter, old + 1.0, atol=1e-5), number
+
+
 def test_training_with_groups_by_name(folder):
     losses = []
     for lib in BOTH:

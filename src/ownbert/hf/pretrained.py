@@ -33,7 +33,11 @@ from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.forward_pass.forward import forward as run
 from ownbert.hf.weights.names import find, has_tensors, replace_module, their_module_names
-from ownbert.hf.weights.parameter_parts import children_by_name, follow, their_parameters
+from ownbert.hf.weights.parameter_parts import (
+    children_by_name,
+    follow,
+    listed_modules,
+)
 from ownbert.hf.weights.states import fill, to_ours, to_theirs, write
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import MaskedLMHead
@@ -258,16 +262,22 @@ class PreTrainedModel(CommonModel):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Generator[tuple[str, nn.Module], None, None]:
-        """Modules; those with weights have Transformers' names."""
-        names = their_module_names(self.model, self.weight_map)
+        """Modules; those with weights have Transformers' names. With ``memo``, as a module around
+        this one calls it to list parameters, parts of fused ones are in modules of their own."""
+        names, own = their_module_names(self.model, self.weight_map), self.own_name
+        listed = memo is not None and remove_duplicate
+        parts = listed_modules(self.model, self.weight_map, own) if listed else {}
         start = prefix + "." if prefix else ""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             our = name.removeprefix(start + "model.")
             if not self.kinds and (our == "heads" or our.startswith("heads.")):
                 continue  # modules of the full model on this base
             if our in names:
-                name = start + self.own_name(names[our])
-            yield name, module
+                name = start + own(names[our])
+            if module not in parts:
+                yield name, module
+            for where, part in parts.get(module, {}).items():
+                yield (start + where).removesuffix("."), part
 
     def get_submodule(self, target: str) -> nn.Module:
         return dict(self.named_modules()).get(target) or super().get_submodule(target)
@@ -276,15 +286,14 @@ class PreTrainedModel(CommonModel):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by Transformers' names; a fused one as its three parts."""
-        ours = {name: id(parameter) for name, parameter in self.model.named_parameters()}
-        theirs = their_parameters(self.model, self.weight_map)
-        known = {ours[name]: named for name, named in theirs.items()} if remove_duplicate else {}
-        start = prefix + "." if prefix else ""
-        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            for their, part in known.get(id(parameter), ()):
-                yield start + self.own_name(their), part
-            if id(parameter) not in known:
-                yield name, parameter
+        if not (recurse and remove_duplicate):
+            return (yield from super().named_parameters(prefix, recurse, remove_duplicate))
+        seen: set[nn.Parameter] = set()
+        for place, module in self.named_modules(set(), prefix):
+            for leaf, parameter in module._parameters.items():
+                if parameter is not None and parameter not in seen:
+                    seen.add(parameter)
+                    yield f"{place}.{leaf}".lstrip("."), parameter
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """A flat list by Transformers' names: ``Trainer`` finds weights to decay by those of

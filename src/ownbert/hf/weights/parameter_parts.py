@@ -202,3 +202,24 @@ def children_by_name(parameters: Mapping[str, nn.Parameter], modules: Mapping[st
         elif path:
             children.setdefault(path, nn.ParameterDict())[leaf] = parameter  # pyright: ignore
     return children.items()
+
+
+def listed_modules(
+    model: Model, weight_map: WeightMap, own_name: Callable[[str], str]
+) -> dict[nn.Module, dict[str, nn.ParameterDict]]:
+    """For each of our modules whose parameters are others in Transformers, or in other modules:
+    these modules by name, with its parameters and the parts of fused ones."""
+    named = their_parameters(model, weight_map)
+    found: dict[nn.Module, dict[str, nn.ParameterDict]] = {}
+    for path, module in model.named_modules():
+        children: dict[str, nn.ParameterDict] = {}
+        same = True
+        for leaf, parameter in module._parameters.items():
+            ours = f"{path}.{leaf}".lstrip(".")
+            for their, part in named.get(ours, [(f"model.{ours}", parameter)]):
+                where, _, last = own_name(their).rpartition(".")
+                children.setdefault(where, nn.ParameterDict())[last] = part
+                same = same and last == leaf and part is parameter
+        if not same:
+            found[module] = children
+    return found
