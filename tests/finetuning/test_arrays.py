@@ -23,6 +23,8 @@ from ownbert.finetuning.arrays import labels_of, texts_of
         (["a", ("b", "c")], ["x", "y"], r"X\[1\] and X\[0\] must both be"),
         (["a", "b"], ["x", None], r"y\[1\] is None"),
         (["a", "b"], [1.0, np.nan], r"y\[1\] is nan"),
+        (["a", "b"], ["x", np.nan], r"y\[1\] is nan"),
+        (["a", "b"], np.asarray(["x", np.nan], dtype=object), r"y\[1\] is nan"),
         (["a", "b"], None, "y is None"),
         (["a", "b"], ["x", " "], r"y\[1\]: the label is empty"),
         (["a", "b"], ["x", "x"], "y has one class only, 'x'"),
@@ -66,6 +68,21 @@ def test_labels_of_pandas_keep_their_type():
         assert found.tolist() == values
     missing = pandas.Series([1, None], dtype="Int64")
     assert labels_of(missing) is missing  # refused by its row
+
+
+def test_missing_texts_of_pandas_are_no_labels(pretrained: Path):
+    pandas = pytest.importorskip("pandas")
+    for y in (pandas.Series(["x", None], dtype="string"), [pandas.NaT, "x"], ["x", pandas.NA]):
+        with pytest.raises(InputError, match=r"y\[\d\] is (<NA>|NaT|nan); every text needs"):
+            OwnBertClassifier(pretrained).fit(["a", "b"], y)
+
+
+def test_a_score_takes_the_labels_of_fit():
+    classifier = OwnBertClassifier()
+    classifier.classes_ = np.arange(3)
+    classifier.predict_proba = lambda X: np.eye(3)[[0, 1, 1]]
+    assert classifier.score(["a", "b", "c"], np.eye(3)) == pytest.approx(2 / 3)
+    assert classifier.score(["a", "b", "c"], [0, 2, 1]) == pytest.approx(2 / 3)
 
 
 def test_columns_of_frames_are_texts_alone():

@@ -1,6 +1,5 @@
 """Converts texts and targets in memory to rows of a task."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.tables.columns import LABEL_NAMES, TEXT_NAMES
-from ownbert.tables.memory import dense, is_table, table_of
+from ownbert.tables.memory import dense, is_table, plain, table_of
 from ownbert.tables.tables import as_text
 from ownbert.tasks.rows import Row, label_text
 
@@ -76,6 +75,9 @@ def labels_of(y: Any) -> Any:
     if y is None:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
+    # NumPy would convert NaN among texts to "nan".
+    for index, label in enumerate(y if isinstance(y, list | tuple) else ()):
+        _require_label(label, f"y[{index}]")
     # scikit-learn would convert pandas' nullable integers to floats.
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     if kind is not None and not y.isna().any():
@@ -112,10 +114,13 @@ def name_of(label: Any, where: str) -> str:
     Raises:
         InputError: the label is missing.
     """
-    plain = label.item() if isinstance(label, np.generic) else label
-    if plain is None or (isinstance(plain, float) and math.isnan(plain)):
-        raise InputError(f"{where} is {plain}; every text needs a label")
-    return label_text(plain, where)
+    _require_label(label, where)
+    return label_text(label.item() if isinstance(label, np.generic) else label, where)
+
+
+def _require_label(label: Any, where: str) -> None:
+    if plain(label) is None:
+        raise InputError(f"{where} is {label}; every text needs a label")
 
 
 def rows_of(

@@ -424,6 +424,10 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy on texts and their labels, in any form that ``fit`` takes."""
+        return super().score(X, labels_of(y), sample_weight)
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OwnBertRegressor(RegressorMixin, TextEstimator):

@@ -18,6 +18,8 @@ from ownbert import Explainer, InputError, explain
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.faithfulness import RANDOM, best_method
 from ownbert.inspect.explain.input_words import Word, sentences_of, words_of
 from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley
@@ -368,3 +370,16 @@ def test_the_page_marks_words_by_the_chosen_method(folders: dict[str, Path], tmp
         assert f"<b>{KEYS[label]}</b><span>{each.probability:.3f}</span></button>" in main
     assert "not accounted for" not in main  # only integrated gradients have a gap
     assert main.count('data-share="1.000"') == 2  # the strongest word of each text
+
+
+def test_the_network_of_a_blend_is_named(classifier: Path, tmp_path: Path):
+    folder = shutil.copytree(classifier, tmp_path / "blend")
+    alone = BlendMember("network", "network", ("members/network",), 1.0)
+    task = open_folder(classifier).task
+    for name in ("network", "tfidf"):
+        (folder / "members" / name).mkdir(parents=True)
+    for members in ((alone,), (alone, BlendMember("tfidf", "linear", ("members/tfidf",), 1.0))):
+        Blend(members, tuple(task.labels), task.values(), (0.0,) * len(task.labels)).write(folder)
+        done = run_cli("explain", folder, "red1 9")
+        assert done.returncode == 0, done.stderr
+        assert ("only the network is explained" in done.stderr) == (len(members) > 1)

@@ -157,6 +157,14 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         figure_class(png)
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
     explainer = Explainer(folder, **how)
+    if explainer.linear is None and not how["network"] and _is_part_of_blend(explainer.folder):
+        echo(
+            translated(
+                f"note: {folder.name} predicts with other models in addition to its network; only "
+                "the network is explained, and its predictions differ"
+            ),
+            err=True,
+        )
     if not isinstance(given, list | Path):
         given = list(islice(given, settings.rows))
     all_explanations: list[Explanation] = []
@@ -189,6 +197,15 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
     elif explainer.skipped:
         echo(translated(f"warning: {skipped_warning(explainer.skipped)}"), err=True)
+
+
+def _is_part_of_blend(folder: Path) -> bool:
+    """Whether ``predict`` uses more than the network of the folder."""
+    from ownbert.inference.open_folder import blend_of
+
+    blend = blend_of(folder)
+    members = () if blend is None else blend.members
+    return len(members) > 1 or any(member.kind != "network" for member in members)
 
 
 def _print_explanations(explanations: Sequence["Explanation"], settings: ExplainSettings) -> None:
