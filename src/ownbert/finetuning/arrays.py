@@ -75,9 +75,7 @@ def labels_of(y: Any) -> Any:
     if y is None:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
-    # NumPy would convert NaN among texts to "nan".
-    for index, label in enumerate(y if isinstance(y, list | tuple) else ()):
-        _require_label(label, f"y[{index}]")
+    _require_listed(y)
     # scikit-learn would convert pandas' nullable integers to floats.
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     if kind is not None and not y.isna().any():
@@ -116,6 +114,13 @@ def name_of(label: Any, where: str) -> str:
     """
     _require_label(label, where)
     return label_text(label.item() if isinstance(label, np.generic) else label, where)
+
+
+def _require_listed(y: Any) -> None:
+    """Check the labels of a list, in which NumPy would convert NaN among texts to "nan"."""
+    if isinstance(y, list | tuple):
+        for index, label in enumerate(y):
+            _require_label(label, f"y[{index}]")
 
 
 def _require_label(label: Any, where: str) -> None:
