@@ -1,6 +1,7 @@
 """Rows in memory: every form that people have them in is the same table."""
 
 import json
+import warnings
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -14,7 +15,7 @@ import pytest
 
 from ownbert import InputError, Predictor, predict
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, positional_names
-from ownbert.tables.memory import table_of, texts_and_labels
+from ownbert.tables.memory import Lines, table_of, texts_and_labels
 from ownbert.tables.tables import columns, place, read_values
 
 TEXTS, LABELS = ["one", "two"], ["a", "b"]
@@ -106,6 +107,25 @@ def test_rows_without_names_have_those_of_the_task(task, labelled, width, names)
     )
     found = find_columns(table, specs, labelled=labelled)
     assert {name for several in found.values() for name in several} == {*names}
+
+
+@pytest.mark.parametrize(
+    ("first", "warned"),
+    [
+        ("id,text,label", True),
+        ('"Text"\t"label"', True),
+        ("body;x", True),
+        ("text", False),
+        ("a text, with a comma", False),
+        ("id,other", False),
+    ],
+)
+def test_a_header_among_lines_is_a_warning(first: str, warned: bool):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        table = table_of(Lines([first, "1,one"]), name="the input", positional=lambda _: ["body"])
+    assert list(table.read(["body"])) == [(1, (first,)), (2, ("1,one",))]
+    assert ["looks like the header" in str(one.message) for one in seen] == [True] * warned
 
 
 PAIRS = [("one two", "three"), ("four", "five six")]

@@ -4,6 +4,7 @@ pandas, polars, Arrow and datasets are recognised by their attributes and never 
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ownbert.errors import InputError, in_short
+from ownbert.errors import InputError, in_short, warn_of_input
 from ownbert.files.json_files import MOST_NESTED, is_nested
 
 # Value of ``ownbert.tables.tables.kind_of`` for these tables.
@@ -289,6 +290,12 @@ def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
     every = chain([first], lines)
     if not first.lstrip().startswith("{"):
         (column,) = positional(1)
+        names = {name.strip(' "').lower() for name in re.split(r"[\t,;|]", first)}
+        if len(names) > 1 and not names.isdisjoint((column.lower(), "text")):
+            warn_of_input(
+                f"the first line of {name} looks like the header of a table, but each line is read "
+                "as a text: give a file for a table"
+            )
         return MemoryTable(name, (column,), lambda names: ((line,) * len(names) for line in every))
     numbered = enumerate(every, start=1)
     records = (parse_object(line, f"{name}, row {number}") for number, line in numbered)
