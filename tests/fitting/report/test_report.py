@@ -330,3 +330,11 @@ def test_scores_of_the_first_fold_are_compared_on_its_rows(tmp_path: Path):
     assert "on 200 held-out rows, or on the number of them in the column `rows`" in card
     same = replace(shown, leaderboard=(LINEAR, NETWORK))
     assert "The column rows" not in as_text(same)
+
+
+def test_a_network_far_below_the_best_model_is_named():
+    probe = replace(NETWORK, name="linear on the frozen network", score=0.95)
+    shown = small(leaderboard=(LINEAR, NETWORK, probe), best=probe.name)
+    assert "the network of this folder has only 0.830 where the best" in headline(shown)[0]
+    close = replace(shown, leaderboard=(LINEAR, NETWORK, replace(probe, score=0.87)))
+    assert ";" not in headline(close)[0]

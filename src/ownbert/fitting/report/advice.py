@@ -15,6 +15,7 @@ _NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
 FEW_KNOWN = 0.05  # share of the test rows
 FAR_BELOW = 0.02  # score of a network below the best linear model
+FAR_BELOW_BEST = 0.05  # score of a network below the selected model
 # Metrics of the selected model that are shown beside the selection metric.
 _SHOWN_METRICS = (
     *("accuracy", "macro_f1", "micro_f1", "weighted_f1", "subset_accuracy", "log_loss"),
@@ -37,13 +38,20 @@ def _network_problem(report: Report) -> str:
         reasons = [reason for what, reason in report.left_out.items() if "network" in what]
         why = f" ({reasons[0]})" if reasons else ""
         return f"; the folder has no network{why}"
-    if baseline is None or not is_far_below(report, network, baseline):
-        return ""
-    ours, theirs = report.comparable(network, baseline)
-    return (
-        f"; the network of this folder has only {ours:.3f}, far "
-        f"below a linear model ({theirs:.3f}): use ownbert predict, or train it longer"
-    )
+    if baseline is not None and is_far_below(report, network, baseline):
+        ours, theirs = report.comparable(network, baseline)
+        return (
+            f"; the network of this folder has only {ours:.3f}, far "
+            f"below a linear model ({theirs:.3f}): use ownbert predict, or train it longer"
+        )
+    least = max(FAR_BELOW_BEST, 2 * (network.spread or 0.0))
+    if report.gain(report.winner, network) > least:
+        ours, theirs = report.comparable(network, report.winner)
+        return (
+            f"; the network of this folder has only {ours:.3f} where the best model has "
+            f"{theirs:.3f}: use ownbert predict, or train it longer"
+        )
+    return ""
 
 
 def is_far_below(report: Report, network: LeaderboardRow, baseline: LeaderboardRow) -> bool:
