@@ -71,6 +71,23 @@ def test_own_initialisation(script: Any, tmp_path: Path):
     close(found[1], found[0], padded()["attention_mask"].bool() if script is tagger else None)
 
 
+def test_the_trainer_groups_and_saves_own_classes(tmp_path: Path):
+    pytest.importorskip("accelerate")
+    groups, files = [], []
+    for lib in LIBRARIES:
+        made = tagger(lib)(lib.BertConfig(**sizes("bert")))
+        options = {"use_cpu": True, "report_to": [], "weight_decay": 0.5}
+        trainer = transformers.Trainer(made, transformers.TrainingArguments(tmp_path, **options))
+        decayed = set(trainer.get_decay_parameter_names(made))
+        groups.append([(name, name in decayed) for name, _ in made.named_parameters()])
+        trainer.save_model(tmp_path / lib.__name__)
+        files.append({file.name for file in (tmp_path / lib.__name__).iterdir()})
+        again = tagger(lib).from_pretrained(tmp_path / lib.__name__)
+        assert torch.equal(again.score.weight, made.score.weight)
+    assert groups[0] == groups[1]
+    assert files[0] == files[1] >= {"config.json", "model.safetensors"}
+
+
 @pytest.mark.parametrize("decoder", [False, True])
 def test_masks_for_own_layers(decoder: bool):
     mask = padded()["attention_mask"]

@@ -49,9 +49,18 @@ class CustomModel(CommonModel):
         self.base_model.prune_heads(heads_to_prune)
 
     def save_pretrained(
-        self, save_directory: str | Path, is_main_process: bool = True, state_dict: Any = None
+        self,
+        save_directory: str | Path,
+        is_main_process: bool = True,
+        state_dict: Any = None,
+        **options: Any,
     ) -> None:
-        """Write ``config.json`` and ``model.safetensors`` with Transformers' names."""
+        """Write ``config.json`` and ``model.safetensors`` with Transformers' names.
+
+        For the arguments see ``PreTrainedModel.save_pretrained``.
+        """
+        if options.get("push_to_hub"):
+            raise InputError("push_to_hub is not supported; save the folder and upload it")
         if not is_main_process:
             return
         state = self.state_dict() if state_dict is None else state_dict

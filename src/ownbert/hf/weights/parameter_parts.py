@@ -206,20 +206,23 @@ def children_by_name(parameters: Mapping[str, nn.Parameter], modules: Mapping[st
 
 def listed_modules(
     model: Model, weight_map: WeightMap, own_name: Callable[[str], str]
-) -> dict[nn.Module, dict[str, nn.ParameterDict]]:
+) -> dict[nn.Module, dict[str, nn.Module]]:
     """For each of our modules whose parameters are others in Transformers, or in other modules:
     these modules by name, with its parameters and the parts of fused ones."""
     named = their_parameters(model, weight_map)
-    found: dict[nn.Module, dict[str, nn.ParameterDict]] = {}
+    found: dict[nn.Module, dict[str, nn.Module]] = {}
     for path, module in model.named_modules():
-        children: dict[str, nn.ParameterDict] = {}
+        theirs: list[tuple[str, str, Any]] = []
         same = True
         for leaf, parameter in module._parameters.items():
             ours = f"{path}.{leaf}".lstrip(".")
             for their, part in named.get(ours, [(f"model.{ours}", parameter)]):
                 where, _, last = own_name(their).rpartition(".")
-                children.setdefault(where, nn.ParameterDict())[last] = part
+                theirs.append((where, last, part))
                 same = same and last == leaf and part is parameter
         if not same:
-            found[module] = children
+            children = found.setdefault(module, {})
+            for where, last, part in theirs:
+                # Not assigned as an attribute, which checks a lot.
+                children.setdefault(where, nn.Module())._parameters[last] = part
     return found
