@@ -135,6 +135,25 @@ def test_parameters_within_another_module(folder):
     equal(trained)
 
 
+def test_processes_share_the_gradients_of_all_parameters(folder, tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        losses = []
+        for wrap in (lambda model: model, nn.parallel.DistributedDataParallel):
+            model = wrap(Net(hf.BertModel.from_pretrained(folder)).train())
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            for _ in range(3):  # a parameter outside the graph is an error in the second step
+                loss = nn.functional.cross_entropy(model(**padded()), torch.tensor([0, 1, 2]))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.detach())
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(losses[1], losses[0])
+
+
 def test_averages_of_weights(folder):
     for wrap in (lambda model: model, Net):
         model = wrap(hf.BertModel.from_pretrained(folder)).eval()

@@ -221,8 +221,27 @@ def listed_modules(
                 theirs.append((where, last, part))
                 same = same and last == leaf and part is parameter
         if not same:
-            children = found.setdefault(module, {})
+            children = found[module] = {}
             for where, last, part in theirs:
+                wholes = {} if children else module._parameters
                 # Not assigned as an attribute, which checks a lot.
-                children.setdefault(where, nn.Module())._parameters[last] = part
+                children.setdefault(where, ListedModule(wholes))._parameters[last] = part
     return found
+
+
+class ListedModule(nn.Module):
+    """A module whose parameters are listed by a module around the model.
+
+    Its own ``named_parameters`` are whole ones: they are in the graph, so
+    ``DistributedDataParallel``, which asks every module, reduces their gradients.
+    """
+
+    wholes: Mapping[str, nn.Parameter | None]
+
+    def __init__(self, wholes: Mapping[str, nn.Parameter | None]) -> None:
+        super().__init__()
+        self.wholes = wholes
+
+    def named_parameters(self, prefix: str = "", *_: Any, **__: Any) -> Any:
+        start = prefix and prefix + "."
+        return ((start + n, p) for n, p in self.wholes.items() if p is not None)
