@@ -32,12 +32,8 @@ from ownbert.hf.arguments import (
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.forward_pass.forward import forward as run
+from ownbert.hf.weights import parameter_parts
 from ownbert.hf.weights.names import find, has_tensors, replace_module, their_module_names
-from ownbert.hf.weights.parameter_parts import (
-    children_by_name,
-    follow,
-    listed_modules,
-)
 from ownbert.hf.weights.states import fill, to_ours, to_theirs, write
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import MaskedLMHead
@@ -266,7 +262,7 @@ class PreTrainedModel(CommonModel):
         this one calls it to list parameters, parts of fused ones are in modules of their own."""
         names, own = their_module_names(self.model, self.weight_map), self.own_name
         listed = memo is not None and remove_duplicate
-        parts = listed_modules(self.model, self.weight_map, own) if listed else {}
+        parts = parameter_parts.listed_modules(self.model, self.weight_map, own) if listed else {}
         start = prefix + "." if prefix else ""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             our = name.removeprefix(start + "model.")
@@ -286,14 +282,9 @@ class PreTrainedModel(CommonModel):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by Transformers' names; a fused one as its three parts."""
-        if not (recurse and remove_duplicate):
-            return (yield from super().named_parameters(prefix, recurse, remove_duplicate))
-        seen: set[nn.Parameter] = set()
-        for place, module in self.named_modules(set(), prefix):
-            for leaf, parameter in module._parameters.items():
-                if parameter is not None and parameter not in seen:
-                    seen.add(parameter)
-                    yield f"{place}.{leaf}".lstrip("."), parameter
+        if recurse and remove_duplicate:
+            return parameter_parts.parameters_of(self.named_modules(set(), prefix))
+        return super().named_parameters(prefix, recurse, remove_duplicate)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """A flat list by Transformers' names: ``Trainer`` finds weights to decay by those of
@@ -302,14 +293,14 @@ class PreTrainedModel(CommonModel):
         ``children`` returns the actual modules.
         """
         modules = dict(self.named_modules())
-        yield from children_by_name(dict(self.named_parameters()), modules)
+        yield from parameter_parts.children_by_name(dict(self.named_parameters()), modules)
 
     def children(self) -> Iterator[nn.Module]:
         return (module for module in self._modules.values() if module is not None)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         moved = super()._apply(fn, recurse)
-        follow(list(self.model.parameters()))
+        parameter_parts.follow(list(self.model.parameters()))
         return moved
 
     def train(self, mode: bool = True) -> Any:

@@ -323,7 +323,7 @@ def test_scores_of_the_first_fold_are_compared_on_its_rows(tmp_path: Path):
     place = board.columns.index("rows")
     assert {row[0]: row[place] for row in board.rows} == {"TF-IDF": "200", "network": "40"}
     better = replace(shown, leaderboard=(linear, replace(network, first_score=0.99)))
-    assert "network scored higher (0.830), but the difference may" in headline(better)[1]
+    assert "network scored higher (0.990), but the difference may" in headline(better)[1]
     assert ";" not in headline(better)[0]
     write_fit_card(tmp_path, shown)
     card = (tmp_path / "README.md").read_text()

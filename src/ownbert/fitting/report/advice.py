@@ -109,9 +109,10 @@ def _against_baseline(report: Report) -> str:
             return "Only one model was fitted, a linear one."
         first = max(report.leaderboard, key=lambda row: report.gain(row, best))
         if report.gain(first, best) > 0:
+            score, _ = report.comparable(first, best)
             return (
                 f"The selected model is a linear model: {first.name} scored higher "
-                f"({first.score:.3f}), but the difference may be due to chance."
+                f"({score:.3f}), but the difference may be due to chance."
             )
         return "The best model is a linear model: no other model scored higher."
     gain = (

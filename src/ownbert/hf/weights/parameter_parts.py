@@ -6,7 +6,7 @@ gradient of its rows of the whole without a copy, so training the parts trains t
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -245,3 +245,15 @@ class ListedModule(nn.Module):
     def named_parameters(self, prefix: str = "", *_: Any, **__: Any) -> Any:
         start = prefix and prefix + "."
         return ((start + n, p) for n, p in self.wholes.items() if p is not None)
+
+
+def parameters_of(
+    modules: Iterable[tuple[str, nn.Module]],
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of named modules by their full names, each only once."""
+    seen: set[nn.Parameter] = set()
+    for place, module in modules:
+        for leaf, parameter in module._parameters.items():
+            if parameter is not None and parameter not in seen:
+                seen.add(parameter)
+                yield f"{place}.{leaf}".lstrip("."), parameter
