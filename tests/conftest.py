@@ -41,6 +41,15 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_flushes() -> Iterator[None]:
+    """Files are not flushed to the disk: only a power failure would show it, and waiting for the
+    disk takes a quarter of the time of tests that write models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_plots() -> Iterator[None]:
     """Tests run as where matplotlib is not installed, unless they ask for ``plots``."""
     with matplotlib_missing():
