@@ -15,6 +15,8 @@ from support.shared import made_once
 # Models of the tests are too small to gain from a second thread, and where something else runs on
 # the machine, two threads that wait for each other take many times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests with two threads: they wait for each other as in the commands, not a hundred times as long.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 # Help and messages are compared in English, whatever the locale of the machine.
 os.environ["OWNBERT_LANGUAGE"] = "en"
 # On a busy machine drawing an example, or a test of it, may take any time.
