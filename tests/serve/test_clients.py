@@ -1,13 +1,13 @@
 """The clients that people have, unmodified, against a server on a socket."""
 
 import base64
+import importlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 import transformers
 from huggingface_hub import InferenceClient
@@ -72,7 +72,9 @@ def server(folders: dict[str, Path]) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def of_openai(server: Served) -> openai.OpenAI:
+def of_openai(server: Served) -> Any:
+    import openai  # a second: only the process that runs these tests needs it
+
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
 
 
@@ -80,7 +82,7 @@ def hub(server: Served, name: str) -> InferenceClient:
     return InferenceClient(base_url=f"{server.url}/models/{name}")
 
 
-def test_openai_embeddings(of_openai: openai.OpenAI, folders: dict[str, Path]):
+def test_openai_embeddings(of_openai: Any, folders: dict[str, Path]):
     embedder = Embedder(folders["vectors"])
     texts = ["a b c", "d", "a"]
     expected = embedder.encode(texts)
@@ -107,27 +109,28 @@ def test_openai_embeddings(of_openai: openai.OpenAI, folders: dict[str, Path]):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"input": ""}, openai.BadRequestError, "empty text"),
-        ({"input": []}, openai.BadRequestError, "empty"),
-        ({"input": ["a"] * 2049}, openai.BadRequestError, "2,049 inputs; at most 2,048"),
-        ({"input": "a", "model": "nix"}, openai.NotFoundError, "no model 'nix'"),
-        ({"input": "a", "model": "topics"}, openai.UnprocessableEntityError, "not for embed"),
-        ({"input": [[99]]}, openai.UnprocessableEntityError, "token ids must be from 0 to 10"),
+        ({"input": ""}, "BadRequestError", "empty text"),
+        ({"input": []}, "BadRequestError", "empty"),
+        ({"input": ["a"] * 2049}, "BadRequestError", "2,049 inputs; at most 2,048"),
+        ({"input": "a", "model": "nix"}, "NotFoundError", "no model 'nix'"),
+        ({"input": "a", "model": "topics"}, "UnprocessableEntityError", "not for embed"),
+        ({"input": [[99]]}, "UnprocessableEntityError", "token ids must be from 0 to 10"),
         (
             {"input": "a", "dimensions": 9},
-            openai.UnprocessableEntityError,
+            "UnprocessableEntityError",
             "it must be from 1 to 8",
         ),
-        ({"input": 7}, openai.UnprocessableEntityError, "input"),
+        ({"input": 7}, "UnprocessableEntityError", "input"),
     ],
 )
-def test_openai_errors(of_openai: openai.OpenAI, given: dict[str, Any], error: Any, message: str):
-    with pytest.raises(error, match=message) as found:
+def test_openai_errors(of_openai: Any, given: dict[str, Any], error: str, message: str):
+    kind = getattr(importlib.import_module("openai"), error)
+    with pytest.raises(kind, match=message) as found:
         of_openai.embeddings.create(**{"model": "vectors", **given})
     assert {"message", "type", "param", "code"} == {*found.value.body}
 
 
-def test_openai_lists_the_models(of_openai: openai.OpenAI, folders: dict[str, Path]):
+def test_openai_lists_the_models(of_openai: Any, folders: dict[str, Path]):
     assert {model.id for model in of_openai.models.list()} == {*folders}
     assert of_openai.models.retrieve("words").id == "words"
 
@@ -180,7 +183,7 @@ def test_a_task_that_a_model_is_not_for_is_named(server: Served):
         named.token_classification("a")
 
 
-def test_names_with_a_slash(server: Served, of_openai: openai.OpenAI, folders: dict[str, Path]):
+def test_names_with_a_slash(server: Served, of_openai: Any, folders: dict[str, Path]):
     expected = Embedder(folders["vectors"]).encode(["a b"])
     found = of_openai.embeddings.create(model="org/vectors", input=["a b"])
     np.testing.assert_allclose(found.data[0].embedding, expected[0], rtol=1e-4, atol=1e-5)
