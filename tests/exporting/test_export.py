@@ -269,7 +269,9 @@ def test_rows_of_the_task(head: str, tmp_path: Path):
     tokens = [TOKENIZER.tokens(example.token_ids.tolist()) for example in found.examples]
     assert [" ".join(t for t in each if t not in special) for each in tokens] == texts
     assert tuple(len(e.parts) for e in found.examples if e.parts) == choices
-    parity = ownbert.export(tmp_path / "model", tmp_path / "out", data=tmp_path / name)
+    # The rows are compared alike in every format; of tags, in the one that takes the least time.
+    to = "onnx" if choices else "torch"
+    parity = ownbert.export(tmp_path / "model", tmp_path / "out", to, data=tmp_path / name)
     assert (parity.texts, parity.source) == (2, name)
     assert parity.least_cosine > 0.9999
     quantized = ownbert.quantize(tmp_path / "model", tmp_path / "int8", data=tmp_path / name)
