@@ -144,7 +144,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         def log_message(self, format: str, *args: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        # It looks every 10 ms whether it is to end.
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{listening.server_port}")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
