@@ -831,7 +831,7 @@ def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path,
         raise Stopped
 
     with pytest.raises(Stopped):
-        pretrain_on(corpus, rows, tmp_path, seconds=3, speed=1.0, on_save=stop, **given)
+        pretrain_on(corpus, rows, tmp_path, seconds=0.5, speed=1.0, on_save=stop, **given)
     assert newest_state(tmp_path / "network") is not None
-    network = pretrain_on(corpus, rows, tmp_path, seconds=3, speed=1e-4, **given)
+    network = pretrain_on(corpus, rows, tmp_path, seconds=0.5, speed=1e-4, **given)
     assert (network / "model.safetensors").exists()

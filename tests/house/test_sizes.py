@@ -3,9 +3,8 @@
 import ast
 from pathlib import Path
 
-import ownbert
+from support.source_code import SOURCE, nodes
 
-SOURCE = Path(ownbert.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES, LINES, STATEMENTS = 15, 500, 60
 LONG_FILES = {
@@ -45,7 +44,7 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_functions_are_short():
     long = set()
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 long |= {f"{name(path)} {node.name}"} if length(node) > STATEMENTS else set()
     assert long == LONG_FUNCTIONS.keys()

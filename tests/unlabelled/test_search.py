@@ -124,7 +124,7 @@ def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: p
 def test_memory_does_not_grow_with_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """But for two numbers per text."""
     for module in ("word_counts", "bm25"):
-        monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", 20_000)
+        monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", 8_000)
     draw, peaks = np.random.default_rng(0), []
     for blocks in (4, 16):
         folder = tmp_path / f"{blocks}"
@@ -132,11 +132,11 @@ def test_memory_does_not_grow_with_the_texts(tmp_path: Path, monkeypatch: pytest
         tracemalloc.start()
         counted = WordCounts(folder / "counts")
         for _ in range(blocks):
-            counted.add([" ".join(map(str, own)) for own in draw.integers(3000, size=(200, 100))])
+            counted.add([" ".join(map(str, own)) for own in draw.integers(3000, size=(80, 100))])
         write_word_index(counted, folder)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert len(counted.lengths) == 3200
+    assert len(counted.lengths) == 1280
     assert peaks[1] < 1.5 * peaks[0]
 
 
