@@ -29,6 +29,7 @@ from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders
 from support.cli import refusal, run_cli
+from support.shared import made_once
 from support.tiny import SPECIAL, TOKENIZER, change_config, made
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -66,7 +67,11 @@ def keyed_model() -> Model:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model that has learnt that one word decides, and the same one before."""
-    folder = tmp_path_factory.mktemp("keyed")
+    folder = made_once(tmp_path_factory, "keyed", _learn_keys)
+    return {name: folder / name for name in ("trained", "untrained")}
+
+
+def _learn_keys(folder: Path) -> None:
     model = keyed_model()
     save(model, folder / "untrained", tokenizer=KEYED)
     texts, labels = keyed_texts(2000, 0)
@@ -89,7 +94,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         optimizer.step()
         optimizer.zero_grad()
     save(model, folder / "trained", tokenizer=KEYED)
-    return {name: folder / name for name in ("trained", "untrained")}
 
 
 def share_of_keys(folder: Path, method: str) -> float:

@@ -27,6 +27,7 @@ from ownbert.inspect.explain.attribution import (
 from ownbert.inspect.explain.overlay import draw_relevance
 from ownbert.nn.model import Model
 from support.floats import assert_close
+from support.shared import made_once
 
 LABELS = ("horizontal", "vertical", "checks", "diagonal")
 SIDE, PATCH, SEED = 16, 4, 3
@@ -189,9 +190,13 @@ def most_relevant(model: Model, pixels: Tensor) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def models() -> tuple[Model, Model]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
     """A tiny ViT as made, and trained."""
-    made = []
+    folder = made_once(tmp_path_factory, "quarters", _learn_patterns)
+    return load(folder / "0").eval(), load(folder / "200").eval()
+
+
+def _learn_patterns(folder: Path) -> None:
     for steps in (0, 200):
         torch.manual_seed(SEED)
         sizes = {"image_size": SIDE, "patch_size": PATCH, "channels": 1, "hidden_size": 32}
@@ -206,8 +211,7 @@ def models() -> tuple[Model, Model]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        made.append(model.eval())
-    return made[0], made[1]
+        save(model, folder / str(steps))
 
 
 def test_relevance_finds_the_quarter_that_carries_the_class(models: tuple[Model, Model]):
