@@ -13,13 +13,7 @@ from ownbert.errors import InputError
 from ownbert.translate.decode import Translator
 from ownbert.translate.translation_pairs import encode_sources
 from support.cli import run_cli
-from support.sequences import copying, files, rows
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half-learnt copying: its answers are neither all right nor all alike."""
-    return copying(tmp_path_factory.mktemp("translate"), count=1000, epochs=4)
+from support.sequences import files, rows
 
 
 def texts() -> list[str]:
