@@ -17,6 +17,9 @@ from support.shared import made_once
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests with two threads: they wait for each other as in the commands, not a hundred times as long.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+# While tests are collected: Transformers has parts of ModernBERT compiled, which no test runs, and
+# would import a compiler for that, for more than a second in each process.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 # Help and messages are compared in English, whatever the locale of the machine.
 os.environ["OWNBERT_LANGUAGE"] = "en"
 # On a busy machine drawing an example, or a test of it, may take any time.
@@ -33,6 +36,7 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    os.environ.pop("TORCHDYNAMO_DISABLE", None)
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
