@@ -17,6 +17,8 @@ from support.shared import made_once
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests with two threads: they wait for each other as in the commands, not a hundred times as long.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+# Models are exported a fifth faster without a cache that hardly knows any of their operations.
+os.environ.setdefault("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "0")
 # While tests are collected: Transformers has parts of ModernBERT compiled, which no test runs, and
 # would import a compiler for that, for more than a second in each process.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
