@@ -15,6 +15,7 @@ from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformer import make_model
 from ownbert.translate.vocabulary import save_vocabularies
 from support.cli import refusal, run_cli
+from support.shared import made_once
 from support.tiny import SPECIAL
 
 ENGLISH = [f"w{i}" for i in range(8)]
@@ -26,8 +27,11 @@ _STEPS = 250
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learnt to write each word in upper case."""
+    return made_once(tmp_path_factory, "upper", _learn_upper_case) / "model"
+
+
+def _learn_upper_case(folder: Path) -> None:
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("upper") / "model"
     size = TOKENIZER.vocab_size
     model = make_model(size, size, N=1, d_model=32, d_ff=64, h=2, dropout=0.0)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
@@ -57,9 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         optimizer.step()
         slower.step()
         optimizer.zero_grad()
-    save_translation(model, folder)
-    save_vocabularies(folder, TOKENIZER, TOKENIZER)
-    return folder
+    save_translation(model, folder / "model")
+    save_vocabularies(folder / "model", TOKENIZER, TOKENIZER)
 
 
 @pytest.mark.parametrize(
