@@ -64,10 +64,11 @@ test-oldest test-newest: export PYTHONDONTWRITEBYTECODE =
 test-oldest test-newest: test-%:
 	$(PYTHON) -m venv .venv/$*
 	if [ $* = oldest ]; then grep -oE '"[a-z_-]+(\[[a-z]+\])?>=[0-9.]+"' pyproject.toml | sort -u | \
-		sed -E 's/"//g; s/\[.*\]//; s/>=/==/' | grep -vE '^(torch|onnxscript|protobuf|openai)='; fi > .venv/$*.txt
+		sed -E 's/"//g; s/\[.*\]//; s/>=/==/' | grep -vE '^(setuptools|torch|onnxscript|protobuf|openai)='; fi > .venv/$*.txt
 	grep ^torch= constraints.txt >> .venv/$*.txt
 	.venv/$*/bin/pip install -q -c .venv/$*.txt torch
-	.venv/$*/bin/pip install -q -c .venv/$*.txt -e '.[$(EXTRAS)]' pytest pytest-xdist hypothesis pandas openai
+	.venv/$*/bin/pip install -q -c .venv/$*.txt -e '.[$(EXTRAS)]' \
+		pytest pytest-xdist hypothesis pandas openai sentencepiece protobuf seqeval
 	.venv/$*/bin/python -m pytest -n auto --dist worksteal $(VERSION_TESTS)
 
 check: .venv/full.stamp

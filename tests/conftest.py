@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -62,6 +63,12 @@ def no_plots() -> Iterator[None]:
     """Tests run as where matplotlib is not installed, unless they ask for ``plots``."""
     with matplotlib_missing():
         yield
+
+
+@pytest.fixture(scope="session")
+def transformers() -> Any:
+    """The library; it is missing where other versions of the dependencies are tested."""
+    return pytest.importorskip("transformers")
 
 
 @pytest.fixture

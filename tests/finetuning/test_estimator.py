@@ -26,7 +26,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
-from transformers import AutoModelForSequenceClassification
 
 from ownbert import (
     InputError,
@@ -105,14 +104,14 @@ def test_it_is_the_same_as_finetune_and_predict(
 
 
 def test_a_saved_one_is_for_predict_and_transformers(
-    fitted: OwnBertClassifier, test, tmp_path: Path
+    fitted: OwnBertClassifier, test, tmp_path: Path, transformers: Any
 ):
     X, folder = test[1][:9], tmp_path / "saved"
     fitted.save(folder)
     mine = fitted.predict_proba(X)
     rows = predicted(folder, X, tmp_path)
     assert [row["label"] for row in rows] == fitted.predict(X).tolist()
-    theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = load_tokenizer(folder)
     for text, expected in zip(X, mine, strict=True):
         ids = [tokenizer.cls_id, *tokenizer.encode_batch([text])[0][:46], tokenizer.sep_id]

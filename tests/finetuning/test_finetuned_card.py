@@ -95,6 +95,7 @@ def test_no_text_and_no_folder_stands_in_it(classifier: Path, topics: Path, pret
         assert str(folder) not in card
 
 
+@pytest.mark.usefixtures("transformers")
 def test_its_python_predicts(
     classifier: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,6 +120,7 @@ def test_pictures_stand_in_it(classifier: Path):
     assert all((classifier / name).exists() for name in shown)
 
 
+@pytest.mark.usefixtures("transformers")
 def test_the_card_of_pretraining(
     pretrained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,14 +12,16 @@ from ownbert.nn.model import Model
 from support.tiny import CONFIG
 
 
-def test_transformers_pools_the_mean_of_the_tokens(pretrained: Path, tmp_path: Path):
-    from transformers import AutoModel, AutoTokenizer
-
+def test_transformers_pools_the_mean_of_the_tokens(
+    pretrained: Path, tmp_path: Path, transformers: Any
+):
     model = load(pretrained, heads=[], pooler=False)
     assert can_hold_means(model)
     save(with_mean_layer(model), tmp_path / "longer", tokenizer=load_tokenizer(pretrained))
-    before, longer = (AutoModel.from_pretrained(p) for p in (pretrained, tmp_path / "longer"))
-    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    before, longer = (
+        transformers.AutoModel.from_pretrained(p) for p in (pretrained, tmp_path / "longer")
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(pretrained)
     batch = tokenizer(
         ["red1 red2 w3", "blue1", "w1 w2 green3 w5 w6"], padding=True, return_tensors="pt"
     )

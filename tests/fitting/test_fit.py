@@ -81,11 +81,9 @@ def test_a_network_is_trained_with_the_settings_it_is_given(
     assert (recipe.task.mask_rate, recipe.task.pooling, recipe.run.epochs) == (0.3, "mean", 1)
 
 
-def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(fitted)
-    model = AutoModelForSequenceClassification.from_pretrained(fitted).eval()
+def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path, transformers: Any):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(fitted)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(fitted).eval()
     text = texts_of(topics / "test.csv")[0]
     logits = model(**tokenizer(text, return_tensors="pt")).logits
     (ours,) = open_folder(fitted, Compute(network=True))([Row(1, (text,))])
@@ -103,19 +101,17 @@ def sentence_model(pretrained: Path, folder: Path) -> Path:
 
 
 def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
-    pretrained: Path, topics: Path, tmp_path: Path
+    pretrained: Path, topics: Path, tmp_path: Path, transformers: Any
 ):
     """Its text vectors are means, which no classifier of Transformers reads."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
     train, texts = topics / "train.csv", texts_of(topics / "test.csv")
     rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
     model, start = sentence_model(pretrained, tmp_path / "sentences"), tmp_path / "start"
     base = with_means(model, tmp_path / "base")
     learnt = rows.first_fold[0]
     assert start_on(rows, learnt, base, start, device="cpu", seed=0, settings={})
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    own = AutoModelForSequenceClassification.from_pretrained(start).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
+    own = transformers.AutoModelForSequenceClassification.from_pretrained(start).eval()
     logits = own(**tokenizer(texts[0], return_tensors="pt")).logits
     (ours,) = open_folder(start)([Row(1, (texts[0],))])
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
@@ -640,9 +636,9 @@ def imbalanced(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.slow
-def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(imbalanced: Path):
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
+def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(
+    imbalanced: Path, transformers: Any
+):
     best = imbalanced / "best"
     blend = json.loads((best / "blend.json").read_text())
     assert max(blend["offsets"]) > 0.2
@@ -654,8 +650,8 @@ def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(imbalanced: 
     recall = [np.mean([label.recall for label in own.labels]) for own in (before, found)]
     assert recall[1] > recall[0] + 0.01
     # What Transformers loads gives the same labels as the folder's network, rare ones among them.
-    tokenizer = AutoTokenizer.from_pretrained(best)
-    model = AutoModelForSequenceClassification.from_pretrained(best).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(best)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(best).eval()
     texts = texts_of(imbalanced / "test.csv")
     logits = model(**tokenizer(texts, return_tensors="pt", padding=True)).logits
     ours = open_folder(best, Compute(network=True))([Row(1, (text,)) for text in texts])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import ownbert.hf as hf
 from ownbert.batches.batch import Batch, Example, pack
@@ -173,7 +172,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_saved_and_loaded(tmp_path: Path, model_type: str):
+def test_saved_and_loaded(tmp_path: Path, model_type: str, transformers: Any):
     torch.manual_seed(0)
     changes: dict[str, Any] = FAMILIES[model_type]
     if model_type == "albert":

@@ -3,9 +3,9 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-import transformers
 
 from ownbert import InputError, pretrain
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
@@ -64,7 +64,7 @@ def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Pa
     ],
 )
 def test_what_is_learnt_decides_what_is_saved(
-    topics: Path, tmp_path: Path, objectives: str, architecture: str
+    topics: Path, tmp_path: Path, objectives: str, architecture: str, transformers: Any
 ):
     folder = tmp_path / "run"
     steps = {"max_steps": 20, "eval_every": 20}
@@ -148,7 +148,7 @@ def test_a_preview_shows_sentinels(topics: Path):
     assert "1  [CLS] <extra_id_0> " in shown
 
 
-def test_sentinels_are_tokens_of_the_folder(topics: Path, tmp_path: Path):
+def test_sentinels_are_tokens_of_the_folder(topics: Path, tmp_path: Path, transformers: Any):
     """Behind the vocabulary, and known to Transformers, to the next run and to ownbert."""
     folder = tmp_path / "run"
     known = {"objectives": "span_corruption", "overrides": ["task.span_length=1"]}

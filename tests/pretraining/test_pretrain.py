@@ -5,10 +5,10 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from ownbert import InputError, finetune, load_tokenizer, pretrain
 from ownbert.batches.batch import from_padded
@@ -126,7 +126,7 @@ def test_a_store_of_another_vocabulary_is_refused(topics: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("objectives", [None, "mlm"])
 def test_the_default_teaches_a_pooler_and_with_mlm_alone_fine_tuning_adds_one(
-    topics: Path, tmp_path: Path, objectives: str | None
+    topics: Path, tmp_path: Path, objectives: str | None, transformers: Any
 ):
     folder, tuned = tmp_path / "run", tmp_path / "tuned"
     pretrain(topics / "tokens", folder, max_steps=2, objectives=objectives, **SHORT)
@@ -145,7 +145,7 @@ def test_the_default_teaches_a_pooler_and_with_mlm_alone_fine_tuning_adds_one(
     if base.pooler is not None:
         assert model.pooler is not None
         torch.testing.assert_close(model.pooler.state_dict(), base.pooler.state_dict())
-    theirs, loading = AutoModelForSequenceClassification.from_pretrained(
+    theirs, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         tuned, output_loading_info=True
     )
     assert type(theirs).__name__ == "BertForSequenceClassification"

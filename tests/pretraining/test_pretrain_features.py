@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel
 
 from ownbert import Embedder, InputError, finetune, prepare, pretrain
 from ownbert.batches.batch import from_padded
@@ -73,7 +72,7 @@ def test_what_tags_tell_of_masked_words_is_learnt(corpus: Path, pretrained: Path
     assert {"mlm_loss", "bow_loss"} <= found.keys()
 
 
-def test_the_folder(pretrained: Path, corpus: Path):
+def test_the_folder(pretrained: Path, corpus: Path, transformers: Any):
     config = json.loads((pretrained / "config.json").read_text())
     assert config["architectures"] == ["BertModel"]
     assert config["ownbert_heads"] == [{"kind": "mlm", "features": [13, 3], "feature_size": 6}]
@@ -85,7 +84,7 @@ def test_the_folder(pretrained: Path, corpus: Path):
         torch.equal(tensor, load(again).state_dict()[name])
         for name, tensor in model.state_dict().items()
     )
-    theirs, loading = AutoModel.from_pretrained(pretrained, output_loading_info=True)
+    theirs, loading = transformers.AutoModel.from_pretrained(pretrained, output_loading_info=True)
     assert type(theirs).__name__ == "BertModel"
     assert not loading["missing_keys"]
     assert not loading["mismatched_keys"]

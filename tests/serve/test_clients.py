@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
@@ -143,7 +142,7 @@ def test_the_hubs_client_classifies(server: Served, folders: dict[str, Path]):
     assert len(hub(server, "topics").text_classification("red1 9", top_k=1)) == 1
 
 
-def test_the_hubs_client_gets_logits(server: Served, folders: dict[str, Path]):
+def test_the_hubs_client_gets_logits(server: Served, folders: dict[str, Path], transformers: Any):
     theirs = transformers.pipeline("text-classification", str(folders["topics"]), device="cpu")
     for name in ("none", "sigmoid", "softmax"):
         expected = theirs("red1 9", function_to_apply=name, top_k=None)
