@@ -210,6 +210,9 @@ def test_a_perfect_score_cannot_rise(report: Report):
         ]
         about = [a for each in found for a in each if re.search("ore (texts:|labels)", a.sentence)]
         assert tuple(a.kind for a in about) == expected
+    assert "× the labels" in as_page(report)
+    perfect = replace(report, leaderboard=(replace(report.winner, score=1.0),))
+    assert "× the labels" not in as_page(perfect)
     lower = small(metric="mae", lower=True, learning_curve=unknown)
     assert "cannot be estimated" in " ".join(a.sentence for a in give_advice(lower))
 

@@ -78,6 +78,12 @@ def metric_name(metric: str) -> str:
     return names.get(metric, metric.replace("_", " "))
 
 
+def can_rise(report: Report) -> bool:
+    """Whether the score is far enough below its upper bound for a gain to be worth mentioning."""
+    highest = 0.0 if report.lower else 1.0
+    return highest - report.worth(report.winner) >= WORTH_A_GAIN
+
+
 def share_contradicted(report: Report) -> float:
     """The share of held-out rows that are likely label errors; 0 if unknown."""
     rows = report.held_out or len(report.texts)
@@ -236,9 +242,8 @@ def _extrapolated(
 ) -> list[Advice]:
     if curve is None:
         return []
-    best, highest = report.winner, 0.0 if report.lower else 1.0
-    if highest - report.worth(best) < WORTH_A_GAIN:  # the score cannot rise much
-        return [Advice("fine", not_worth, f"{report.metric} {best.score:.3f}")]
+    if not can_rise(report):
+        return [Advice("fine", not_worth, f"{report.metric} {report.winner.score:.3f}")]
     if not curve.known or not curve.further:
         return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]

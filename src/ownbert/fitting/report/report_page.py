@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from ownbert.fitting.report import charts
-from ownbert.fitting.report.advice import HARD_TASK, headline, metric_name, share_contradicted
+from ownbert.fitting.report.advice import (
+    HARD_TASK,
+    can_rise,
+    headline,
+    metric_name,
+    share_contradicted,
+)
 from ownbert.fitting.report.charts import Chart
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import LARGEST_MATRIX, sections
@@ -51,7 +57,7 @@ def _figures(report: Report) -> list[tuple[str, str]]:
     if best.test_score is not None:
         figures.append((f"{best.test_score:.3f}", "on the test set"))
     curve = report.learning_curve
-    if curve is not None and curve.known and curve.further:
+    if curve is not None and curve.known and curve.further and can_rise(report):
         times = curve.further[0].at / curve.at[-1]
         figures.append((f"{curve.further[0].gain:+.3f}", f"expected with {times:.2g}× the labels"))
     if 0 < share_contradicted(report) <= HARD_TASK:
