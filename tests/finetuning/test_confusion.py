@@ -88,7 +88,7 @@ def test_a_label_with_signs_of_mathematics_and_line_ends(tmp_path: Path):
 
 def test_characters_that_no_font_has_become_numbers_and_it_is_said(tmp_path: Path):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # matplotlib warns of each missing glyph
+        warnings.filterwarnings("error", "Glyph")  # matplotlib warns of each missing glyph
         told = draw_confusion(tmp_path / "c.png", made(["体育", "娱乐"])[0], fonts=())
     assert told is not None
     assert "c.png: no installed font" in told
@@ -98,7 +98,7 @@ def test_characters_that_no_font_has_become_numbers_and_it_is_said(tmp_path: Pat
 def test_a_font_that_has_them_is_taken(tmp_path: Path):
     """Stix, which comes with matplotlib, has what its usual font lacks."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", "Glyph")
         labels = ["\u1d81 one", "\u1d84 two"]
         fonts = ("No Such Font", "STIXGeneral")
         assert draw_confusion(tmp_path / "c.png", made(labels)[0], fonts=fonts) is None

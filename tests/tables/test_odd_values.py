@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,7 +44,7 @@ READ: dict[str, tuple[pa.Array, str]] = {
     "large list": (pa.array([["a", "b"]], pa.large_list(pa.string())), "a b"),
     "fixed list": (pa.array([["a", "b"]], pa.list_(pa.string(), 2)), "a b"),
     "list of dates": (pa.array([[MOMENT.date()]]), "2024-05-06"),
-    "half": (pa.array([0.5], pa.float16()), "0.5"),
+    "half": (pa.array(np.array([0.5], np.float16)), "0.5"),
     "whole number": (pa.array([5], pa.uint64()), "5"),
 }
 REFUSED: dict[str, pa.Array] = {

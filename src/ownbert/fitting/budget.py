@@ -1,5 +1,6 @@
 """The time budget of ``fit``, in wall-clock seconds."""
 
+import math
 import time
 
 # Seconds reserved for the report, and the maximum share of short runs.
@@ -48,6 +49,11 @@ class Budget:
         """Seconds until the report has to be started."""
         rest = min(_REPORT, _REPORT_SHARE * self.total)
         return self.total - rest - self.reported - self.spent
+
+    def minutes_for(self, seconds: float) -> float:
+        """The time limit with which ``left`` would be ``seconds`` now, in minutes, rounded up."""
+        needed = self.spent + self.reported + seconds
+        return math.ceil(min(needed + _REPORT, needed / (1 - _REPORT_SHARE)) / 6) / 10
 
     @property
     def left_for_report(self) -> float:

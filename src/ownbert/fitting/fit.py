@@ -54,8 +54,7 @@ from ownbert.train.distributed import under_torchrun
 # Names of other steps in messages about skipped steps.
 _PRETRAINED, _MINUTES = "pretraining a network", "gain from pretraining time"
 _VECTORS, _MEANS = "vectors of the labelled texts", "a classifier of mean vectors"
-_GAINS = "the gain of final models for label sets"
-_OWN_NETWORK = "the network of the folder"
+_GAINS, _OWN_NETWORK = "the gain of final models for label sets", "the network of the folder"
 _VOCABULARY = "words missing in the vocabulary of the network"
 # Everything that a run may write into the output folder.
 _WRITTEN = (
@@ -295,7 +294,8 @@ class Fit:
         seconds = share * self.budget.left
         if seconds < _SHORTEST_PRETRAINING and not is_pretrained(self.folder / WORK):
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
-            self.progress.say("no time for a network; use more --minutes to train one")
+            least = self.budget.minutes_for(_SHORTEST_PRETRAINING / share)
+            self.progress.say(f"no time for a network; one needs --minutes {least:g} or more")
             return None
         checkpoints = Checkpoints(self.folder / WORK / "checkpoints", seconds / 60)
         with self.progress.step("pretraining on the texts"):
