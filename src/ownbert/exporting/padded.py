@@ -85,9 +85,10 @@ class PaddedBatch:
         return x[:, None]
 
     def beside(self, x: Tensor, *, repeat: bool) -> tuple[Tensor, Tensor]:
-        follows = F.pad(self.real[:, 1:], (0, 1))[..., None]  # whether another token does
+        # Padded before they are cut: the tracer assumes that a length of S - 1 is not 1.
+        follows = F.pad(self.real, (0, 1))[:, 1:, None]  # whether another token does
         end = x if repeat else torch.zeros_like(x)
-        before = torch.cat((end[:, :1], x[:, :-1]), 1)
+        before = torch.cat((end[:, :1], x), 1)[:, :-1]
         return before, torch.where(follows, F.pad(x, (0, 0, 0, 1))[:, 1:], end)
 
 
