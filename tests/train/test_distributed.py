@@ -109,7 +109,7 @@ def test_all_processes_agree_on_patience_after_a_resume(tmp_path: Path):
     """The best evaluation is of step 1, and two more are in the log of what is resumed."""
     log = RunLog(tmp_path)
     for step in (1, 2, 3, 4):
-        log.write({"step": step, "evaluation": True, "loss": float(step)})
+        log.write({"step": step, "evaluation": True, "loss": float(step), "seconds": 0.0})
     log.close()
     learner = Learner(tiny(), [])
     job = Job(

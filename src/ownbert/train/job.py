@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ownbert.batches.loader import Loader
 from ownbert.objectives.objective import Objective
@@ -88,30 +87,26 @@ class Job:
     @property
     def progress(self) -> float:
         """The completed share of the run, by steps or by time, whichever is larger."""
-        return min(1.0, max(self._progress_by_steps, self._progress_by_time))
+        return self.progress_at(self.state.step, self.state.seconds)
+
+    def progress_at(self, step: int, seconds: float) -> float:
+        """``progress`` after this many steps and seconds."""
+        return min(1.0, max(self._by_steps(step), self._by_time(seconds)))
 
     @property
     def limited_by_time(self) -> bool:
         """Whether the time limit will end the run before the step limit."""
-        return self._progress_by_time > self._progress_by_steps
+        return self._by_time(self.state.seconds) > self._by_steps(self.state.step)
 
-    @property
-    def _progress_by_steps(self) -> float:
-        return self.state.step / self.run.max_steps if self.run.max_steps else 0.0
+    def _by_steps(self, step: int) -> float:
+        return step / self.run.max_steps if self.run.max_steps else 0.0
 
-    @property
-    def _progress_by_time(self) -> float:
+    def _by_time(self, seconds: float) -> float:
         if not self.run.max_minutes:
             return 0.0
         limit = 60 * self.run.max_minutes
         # At least half of the time is for training, however long the rest takes.
-        return self.state.seconds / max(limit / 2, limit - self.state.reserved)
-
-    def share_at(self, row: Mapping[str, Any]) -> float:
-        """The share of the run that was completed at a row of the log."""
-        steps, minutes = self.run.max_steps, self.run.max_minutes
-        by_steps = row["step"] / steps if steps else 0.0
-        return max(by_steps, row["seconds"] / (60 * minutes) if minutes else 0.0)
+        return seconds / max(limit / 2, limit - self.state.reserved)
 
     @property
     def midway(self) -> float:

@@ -255,13 +255,10 @@ def out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
     """
     if job.monitor.patience is None or job.state.best is None:
         return False
-    since = job.state.best["since"]
-    later = [
-        row
-        for row in rows
-        if row.get("evaluation") and row["step"] > since and job.share_at(row) > job.optim.warmup
-    ]
-    return len(later) >= job.monitor.patience
+    since, warmup = job.state.best["since"], job.optim.warmup
+    later = [row for row in rows if row.get("evaluation") and row["step"] > since]
+    counted = sum(job.progress_at(row["step"], row["seconds"]) > warmup for row in later)
+    return counted >= job.monitor.patience
 
 
 class _NoLog:
