@@ -1,7 +1,7 @@
 """explain: the words that an answer depends on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -180,8 +180,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
     _print_explanations(all_explanations, settings)
     with together():
         if settings.output is not None:
-            lines = [f"{_json(each)}\n" for each in all_explanations]
-            write_text(settings.output, "".join(lines))
+            _write_json(settings.output, map(_json, all_explanations))
         if html is not None:
             write_page(all_explanations, html, title=folder.name, inside=inside)
         if png is not None:
@@ -223,6 +222,10 @@ def _json(explanation: "Explanation", *, row: bool = True) -> str:
     """A line of JSON; ``row``: with the index of the row."""
     number = {"row": explanation.row} if row else {}
     return json.dumps({**number, **explanation.to_dict()}, ensure_ascii=False)
+
+
+def _write_json(path: Path, lines: Iterable[str]) -> None:
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _say_saved(settings: ExplainSettings) -> None:
@@ -283,8 +286,7 @@ def _explain_images(
             echo(translated(f"{each.texts[0]}: {each.target}, probability {each.probability:.3f}"))
     with together():
         if settings.output is not None:
-            lines = [f"{_json(each, row=False)}\n" for each in explanations]
-            write_text(settings.output, "".join(lines))
+            _write_json(settings.output, (_json(each, row=False) for each in explanations))
         if html is not None:
             write_page(explanations, html, title=folder.name, pixels=pixels)
         if png is not None:

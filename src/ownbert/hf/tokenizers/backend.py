@@ -8,7 +8,7 @@ from ownbert.errors import InputError
 from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.hf.tokenizers.tokenizer_files import READ_BACKEND
 from ownbert.text.bert_rules import split_at_whitespace
-from ownbert.text.folder.build import build, register, set_post_processor
+from ownbert.text.folder.build import build, register, roberta_processing, set_post_processor
 from ownbert.text.folder.tokenizer_folder import (
     apply_case_settings,
     kind_of,
@@ -105,10 +105,5 @@ def _set_offsets(backend: "tokenizers.Tokenizer", add_prefix_space: bool, trim: 
     if not isinstance(part, processors.RobertaProcessing):
         return
     state = json.loads(part.__getstate__())
-    # By position, because tokenizers 0.23 renames ``cls`` to ``cls_token``.
-    backend.post_processor = processors.RobertaProcessing(
-        tuple(state["sep"]),
-        tuple(state["cls"]),
-        add_prefix_space=add_prefix_space,
-        trim_offsets=trim,
-    )
+    options = {"add_prefix_space": add_prefix_space, "trim_offsets": trim}
+    backend.post_processor = roberta_processing(tuple(state["sep"]), tuple(state["cls"]), **options)
