@@ -23,6 +23,7 @@ from ownbert.tasks.sentence_embedding.embedding_config import (
     EmbeddingConfig,
     read_embedding_config,
 )
+from support.cli import run_cli
 from support.floats import assert_close
 from support.tiny import made
 
@@ -127,10 +128,18 @@ def test_a_stream_is_cut_into_blocks(embedder: Embedder, monkeypatch: pytest.Mon
 def test_texts_that_are_too_long_are_counted(folder: Path):
     embedder = Embedder(folder)
     assert embedder.max_length == 20
-    assert embedder.warning() is None
+    assert not list(embedder.warnings())
     embedder.encode(TEXTS)
     expected = "warning: 1 of 7 texts are longer than 20 tokens and are truncated"
-    assert embedder.warning() == expected
+    assert list(embedder.warnings()) == [expected]
+
+
+def test_texts_of_unknown_words_are_named(folder: Path, tmp_path: Path):
+    other = tmp_path / "other.txt"
+    other.write_text("".join(f"{i} 9081 77 4\n" for i in range(20)))
+    for command in (["embed"], ["search", "build"], ["topics"]):
+        done = run_cli(*command, folder, other, "-o", tmp_path / f"{command[0]}.jsonl")
+        assert "contains no word of these texts" in done.stderr, (command, done.stderr)
 
 
 def test_habits_of_a_folder(folder: Path, habitual: Path):

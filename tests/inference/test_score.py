@@ -38,6 +38,15 @@ def test_a_relative_folder_is_no_name_of_the_hub(bert: Path, tmp_path: Path, mon
     assert ownbert.score("runs/log", sessions(2, 3), normal=sessions(120, 2))[0].score is not None
 
 
+def test_texts_of_unknown_words_are_named(bert: Path, tmp_path: Path):
+    folder, said = shutil.copytree(bert, tmp_path / "bert"), []
+    for given in ({"texts": ["9081 77"]}, {"normal": ["9081 77", "77 4 61"] * 60}):
+        score(folder, **given, say=said.append)
+        assert "contains no word of these texts" in said.pop(), given
+    score(folder, sessions(3, 3), say=said.append)
+    assert not said
+
+
 # In order: two tokens swapped, a token missing, one that is unseen, one too often.
 ODD = [
     "check open read done close",

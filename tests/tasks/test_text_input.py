@@ -99,7 +99,7 @@ def warning_of(vocabulary: list[str], texts: list[str]) -> str:
     tokenizer = Tokenizer.blank([*special, *vocabulary])
     unknown = UnknownWords(tokenizer)
     ids = [np.asarray(each) for each in tokenizer.encode_batch(texts)]
-    unknown.count([Example(each, np.zeros_like(each)) for each in ids], texts)
+    unknown.count(ids, texts)
     return unknown.warning() or ""
 
 

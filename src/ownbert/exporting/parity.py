@@ -135,7 +135,7 @@ def sequences_of(
             given = (first, others[0]) if pairs and number % 3 == 2 else (first,)
             examples.append(builder.example(given)[0])
     unknown = UnknownWords(tokenizer)
-    unknown.count(examples, texts)
+    unknown.count([e.token_ids for e in examples], texts)
     return Sequences(examples, source, unknown.warning() if data is not None else None)
 
 
@@ -154,7 +154,7 @@ def _sequences_of_rows(task: Task, description: Description, data: Any, longest:
     builder = task.input_builder(description, min(task.max_length or longest, longest))
     examples = task.encode(rows, builder, training=False).examples
     unknown = UnknownWords(builder.tokenizer)
-    unknown.count(examples, task.texts_of(rows))
+    unknown.count([e.token_ids for e in examples], task.texts_of(rows))
     if task.head == "choice":
         compared = [Example(e.token_ids, e.type_ids, parts=e.parts) for e in examples]
     else:

@@ -218,7 +218,9 @@ class LabelledSplits:
     def unknown_warnings(self) -> Iterator[str]:
         """A warning if the vocabulary does not fit the training rows."""
         unknown = UnknownWords(self.builder.tokenizer)
-        unknown.count(self.train_data.examples, self.task.texts_of(self.train_rows))
+        unknown.count(
+            [e.token_ids for e in self.train_data.examples], self.task.texts_of(self.train_rows)
+        )
         if warning := unknown.warning():
             yield warning
 

@@ -290,7 +290,7 @@ def _vocabulary_warning(rows: LabelledRows, description: Description) -> str | N
     builder = task.input_builder(description, task.max_length)
     unknown = UnknownWords(builder.tokenizer)
     examples = task.encode(sample, builder, training=False).examples
-    unknown.count(examples, task.texts_of(sample))
+    unknown.count([e.token_ids for e in examples], task.texts_of(sample))
     return unknown.warning()
 
 

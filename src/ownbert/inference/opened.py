@@ -179,7 +179,7 @@ class Networks(Opened):
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
-        self.unknown.count(data.examples, self.task.texts_of(rows))
+        self.unknown.count([e.token_ids for e in data.examples], self.task.texts_of(rows))
         return data
 
     def raws_of(self, data: EncodedRows) -> Sequence[np.ndarray]:

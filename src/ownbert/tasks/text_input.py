@@ -148,7 +148,7 @@ class TextInputBuilder:
             f"{p99:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
         )
         unknown = UnknownWords(self.tokenizer)
-        unknown.count(data.examples)
+        unknown.count([example.token_ids for example in data.examples])
         yield f"unknown tokens: {unknown.share:.2%}"
 
     def preview(self, example: Example) -> list[str]:
@@ -230,7 +230,7 @@ def truncation_warning(truncated: int, total: int, limit: str, what: str) -> str
 
 
 class UnknownWords:
-    """Counts unknown tokens ([UNK] or its equivalent) in examples; zero without a tokenizer."""
+    """Counts unknown tokens ([UNK] or its equivalent); zero without a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokenizer = tokenizer
@@ -238,15 +238,14 @@ class UnknownWords:
         # A sample of distinct texts; a dictionary keeps their order.
         self.texts: dict[str, None] = {}
 
-    def count(self, examples: Sequence[Example], texts: Iterable[str] = ()) -> None:
-        """Add the tokens of examples."""
-        if (tokenizer := self.tokenizer) is None:
+    def count(self, token_ids: Sequence[np.ndarray], texts: Iterable[str] = ()) -> None:
+        """Add sequences of token ids; ``texts`` are for the unknown words that are named."""
+        if (tokenizer := self.tokenizer) is None or not token_ids:
             return
+        ids = np.concatenate(token_ids)
         special = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
-        for example in examples:
-            ids = example.token_ids
-            self.total += len(ids) - sum(int((ids == each).sum()) for each in special)
-            self.unknown += int((ids == tokenizer.unk_id).sum())
+        self.total += len(ids) - sum(int((ids == each).sum()) for each in special)
+        self.unknown += int((ids == tokenizer.unk_id).sum())
         if len(self.texts) < _EXAMINED:
             self.texts |= dict.fromkeys(text[:PART] for text in islice(texts, _EXAMINED))
 

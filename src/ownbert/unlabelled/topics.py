@@ -132,7 +132,7 @@ def topics(
         vectors = vectors_of(stack.enter_context(rows), embedder, read(), progress)
         kept = RowFile(work / "rows.arrow")
         of_text, similarity = _clusters(vectors, count, seed)
-        say_each(filter(None, (embedder.warning(),)), say)
+        say_each(embedder.warnings(), say)
         result = _describe(word_counts, kept, of_text, similarity, dates)
         with together():
             if html is not None:

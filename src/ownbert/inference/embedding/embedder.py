@@ -43,7 +43,7 @@ from ownbert.tasks.sentence_embedding.embedding_config import (
     read_embedding_config,
     write_changes,
 )
-from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.tasks.text_input import TextInputBuilder, UnknownWords, truncation_warning
 from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import PRECISIONS, pick_device, pick_precision
 
@@ -140,6 +140,7 @@ class Embedder:
         self.similarity_fn_name = similarity_fn_name or folder_config.similarity or COSINE
         self.truncate_dim = truncate_dim
         self.seen = self.cut = 0
+        self.unknown = UnknownWords(self.tokenizer)
         self.model_card_data = Evaluations()
 
     def _packed(self, description: Description) -> Any:
@@ -457,7 +458,9 @@ class Embedder:
         ids = self.builder.ids(texts, self.builder.room + 1)
         self.seen += len(ids)
         self.cut += sum(len(one) > self.builder.room for one in ids)
-        return [self.builder.one(one) for one in ids]
+        sequences = [self.builder.one(one) for one in ids]
+        self.unknown.count(sequences, texts)
+        return sequences
 
     def encode_ids(
         self,
@@ -580,14 +583,12 @@ class Embedder:
             yield self.encode(block, progress=after(done, progress), **options)
             done += len(block)
 
-    def warning(self) -> str | None:
-        """A warning about truncated texts, if there were any."""
-        if not self.cut:
-            return None
-        return (
-            f"warning: {self.cut:,} of {self.seen:,} texts are longer than {self.max_length} "
-            "tokens and are truncated"
-        )
+    def warnings(self) -> Iterator[str]:
+        """Warnings about truncated texts and unknown words, if there were any."""
+        if self.cut:
+            yield truncation_warning(self.cut, self.seen, f"{self.max_length} tokens", "texts")
+        if warning := self.unknown.warning():
+            yield warning
 
     @property
     def _default_tokens(self) -> int:

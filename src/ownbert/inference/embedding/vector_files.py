@@ -187,7 +187,7 @@ class RowVectors:
 
     def warnings(self) -> Iterator[str]:
         """Warnings about the texts so far."""
-        return filter(None, (self.embedder.warning(),))
+        return self.embedder.warnings()
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalPr
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.text_input import UnknownWords
 
 FALSE_ALARMS = 0.01
 
@@ -124,6 +125,7 @@ class Scorer:
                 )
             chosen = self.profile.passes
         self.passes = chosen
+        self.unknown = UnknownWords(self.filler.tokenizer)
 
     def fit(
         self,
@@ -197,6 +199,7 @@ class Scorer:
         distinct = list(dict.fromkeys(texts))
         tokenizer = self.filler.tokenizer
         encoded = list(tokenizer.with_offsets(distinct))
+        self.unknown.count([ids for ids, _ in encoded], distinct)
         values = surprisals(self.filler, [ids for ids, _ in encoded], self.passes)
         results = {}
         for text, (ids, spans), text_values in zip(distinct, encoded, values, strict=True):
@@ -220,7 +223,7 @@ class ScoredRows:
         tokens: whether rows include the tokens with their surprisals.
         dealt: selects the texts of a shard; None: score all texts.
         progress: called with the number of normal texts so far.
-        say: called with notes.
+        say: called with notes and, after the last text, with a warning if many words are unknown.
         each: called with each scored text.
         options: options of ``Scorer``.
 
@@ -248,12 +251,12 @@ class ScoredRows:
     ) -> None:
         if normal is not None and isinstance(folder, str) and folder.startswith(PREFIX):
             raise InputError(f"{folder} is on the hub; save it in a local folder first")
-        self.columns, self.tokens, self._each = columns, tokens, each
+        self.columns, self.tokens, self._each, self._say = columns, tokens, each, say
         records = iter(()) if texts is None else records_of(texts, columns)
         if dealt is not None:
             records = dealt.take(records, list)
         # Report unreadable files before fitting normal rows.
-        self.blocks = first_read(blocks(records, size=lambda record: len(record[1])))
+        self.blocks = self._to_end(first_read(blocks(records, size=lambda row: len(row[1]))))
         rate = false_alarms if normal is None else None
         self.scorer = Scorer(folder, refit=normal is not None, false_alarms=rate, **options)
         say_each(filter(None, (self.scorer.filler.engine.note,)), say)
@@ -264,6 +267,15 @@ class ScoredRows:
                 (text for _, text in rows), false_alarms=rate, progress=progress, say=say
             )
             fitted.save()
+            if texts is None:
+                self._warn()
+
+    def _to_end(self, each: Iterator[list[Record]]) -> Iterator[list[Record]]:
+        yield from each
+        self._warn()
+
+    def _warn(self) -> None:
+        say_each(filter(None, (self.scorer.unknown.warning(),)), self._say)
 
     def scored(self, block: Sequence[Record]) -> list[ScoredText]:
         """Score a block of texts."""
