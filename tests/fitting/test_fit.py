@@ -813,6 +813,24 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     assert best_network(compared) is models[1]
 
 
+def test_a_model_alone_is_taken_where_it_is_better_on_the_same_rows(tmp_path: Path):
+    train, rng = tmp_path / "train.csv", np.random.default_rng(0)
+    train.write_text("\n".join(["label,text", *(f"{'ab'[i % 2]},text {i}" for i in range(900))]))
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    truth = rows.targets.values[rows.held_out]
+    models = []
+    for name, share in (("tfidf", 0.8), ("lsa", 0.7)):
+        labels = np.where(rng.random(len(truth)) < share, truth, 1 - truth)
+        scores = np.log(np.where(np.arange(2) == labels[:, None], 0.8, 0.2))
+        models.append(ComparedModel(name, "", "linear", (), 0.0, scores=scores))
+    for mistakes, expected in ((3, None), (12, models[0])):
+        compared = Comparison(rows, models)
+        compared.blended = compared.adjusted(models[0]).copy()
+        right = np.flatnonzero(compared.blended.argmax(1) == truth)[:mistakes]
+        compared.blended[right] = compared.blended[right, ::-1]
+        assert compared.alone is expected
+
+
 def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path, tmp_path: Path):
     """Other texts than those of the stopped run could not be resumed."""
     train = topics / "train.csv"

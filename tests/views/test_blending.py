@@ -43,6 +43,18 @@ def test_a_blend_is_better_than_its_members_and_noise_gets_no_weight(task: str):
     assert loss(targets, blend(members, weights)) < min(loss(targets, m) for m in members)
 
 
+def test_many_rare_labels_do_not_draw_a_model_in_that_knows_nothing_of_its_own():
+    """With weights drawn to equal ones as if the 17 labels of a row were one."""
+    rng = np.random.default_rng(0)
+    good = rng.normal(size=(1000, 17)) - 2.5
+    values = (rng.random(good.shape) < 1 / (1 + np.exp(-good))).astype(float)
+    poor = -2.5 + 0.5 * (good + 2.5) + rng.normal(size=good.shape)
+    targets = Targets("multilabel", values, 17)
+    weights, _ = fit_blend([good, poor, poor[::-1]], targets)
+    assert weights[0] > 0.8
+    assert (weights[1:] < 0.05).all()
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_the_estimate_is_not_of_rows_that_chose_the_weights(task: str):
     targets, members = rows(task, 60)

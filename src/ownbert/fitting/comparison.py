@@ -27,6 +27,9 @@ from ownbert.views.blending import (
 from ownbert.views.linear_models import Targets
 
 LOG_LOSS = "log_loss"
+# A candidate that is better than the blend by this many standard errors is used alone; bootstrap
+# samples for the standard error.
+_SURE, _SAMPLES = 2.5, 60
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
 
@@ -117,16 +120,26 @@ class Comparison:
         """The candidate that is used instead of the blend, or None if the blend is better.
 
         The best of several candidates is partly lucky, so a candidate has to beat the blend by more
-        than chance. The distilled network is a single candidate and need not.
+        than chance, on the same rows. The distilled network is a single candidate and need not.
         """
         best = max(self.measured, key=self.worth)
         if len(self.members) == 1:
             return best
-        blended, chance = self.worth(None), self._chance(len(self.rows.held_out))
-        if self.worth(best) == blended or self.worth(best) > blended + chance:
+        blended = self.worth(None)
+        if self.worth(best) == blended or self._surpasses_blend(best):
             return best
         student = next((c for c in self.measured if c.name == "student"), None)
         return None if student is None or self.worth(student) < blended else student
+
+    def _surpasses_blend(self, model: ComparedModel) -> bool:
+        gain = self.worth(model) - self.worth(None)
+        count = len(self.rows.held_out)
+        if gain <= 0 or gain > self._chance(count):
+            return gain > 0
+        rng, own = np.random.default_rng(0), self.adjusted(model)
+        samples = [rng.integers(0, count, count) for _ in range(_SAMPLES)]
+        gains = [self.value(own, rows) - self.value(self.blended, rows) for rows in samples]
+        return gain > _SURE * float(np.std(gains))
 
     def _chance(self, rows: int) -> float:
         """Upper bound of the standard error of a proportion over this many rows; 0 if the metric is

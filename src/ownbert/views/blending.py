@@ -171,10 +171,10 @@ def _minimise(
     elif targets.task == "multilabel":
         free = np.eye(targets.size)
     smoothing = 1 / (len(targets) + 2)
-    strength = _PRIOR_ROWS / max(1, len(targets))
+    priors = np.repeat([_PRIOR_ROWS, _PRIOR_ROWS_OF_FREQUENCIES], [count, len(free)])
     # The loss of multi-label rows is the mean over labels.
-    strength_of_free = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets)) / max(1, len(free))
-    strengths = np.repeat([strength, strength_of_free], [count, len(free)])
+    terms = targets.size if targets.task == "multilabel" else 1
+    strengths = priors / (max(1, len(targets)) * terms)
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         weights, shares = parameters[:count], parameters[count:]

@@ -135,6 +135,7 @@ def test_the_headline_says_how_far_to_trust_it():
     assert "500 held-out rows is accurate to about ±0.020" in trust
     assert "slightly lower scores" in trust
     assert "may be due to chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
+    assert "is partly lucky" in headline(small(margin=Margin(-0.03, -0.05, -0.01)))[1]
     assert "no baseline" in headline(small(leaderboard=(NETWORK,)))[1]
     assert "is a linear model" in headline(small(best="TF-IDF"))[1]
     # A blend may be preferred to a model that is better by chance.

@@ -131,6 +131,9 @@ def _against_baseline(report: Report) -> str:
     interval = f"between {margin.low:+.3f} and {margin.high:+.3f} in 90% of bootstrap samples"
     if margin.low > 0:
         return f"{gain}; {interval}, so the difference is unlikely to be due to chance."
+    if margin.high < 0:
+        count = len(report.leaderboard)
+        return f"{gain}; {interval}, but the best of {count} models is partly lucky."
     return f"{gain}; {interval}, so the difference may be due to chance."
 
 
