@@ -26,6 +26,12 @@ def test_a_probe_is_made_evaluated_and_refused(topics: Path, pretrained: Path, t
     assert "already contains a model" in done.stderr
 
 
+def test_a_network_that_has_learnt_labels_is_named(topics: Path, classifier: Path):
+    done = run_cli("probe", classifier, "--train", topics / "train.csv", "--layers")
+    assert done.returncode == 0, done.stderr
+    assert f"warning: {classifier} was trained on labels" in done.stderr
+
+
 def test_the_vector_of_a_long_text_is_the_mean_of_its_pieces(pretrained: Path):
     embedder = Embedder(pretrained)
     words = [f"w{i % 31}" for i in range(250)]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
-from ownbert.errors import InputError
+from ownbert.errors import InputError, warn_of_input
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import fit_on_folds, fit_probe, standardised
 from ownbert.fitting.comparison import ComparedModel, Comparison
-from ownbert.fitting.networks import copy_network
+from ownbert.fitting.networks import copy_network, warnings_of
 from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
@@ -138,10 +138,13 @@ def _read(
     columns: ColumnNames,
     seed: int,
 ) -> tuple[Any, LabelledRows]:
-    """The task and its rows."""
+    """The task and its rows; warns where the score will say little."""
     detected = find_task(train, columns, task)
     detected.check_modality(describe(model), model)
-    return detected, read_labelled(detected, train, dev, seed=seed)
+    rows = read_labelled(detected, train, dev, seed=seed)
+    for warning in warnings_of(rows, model_folder(model)):
+        warn_of_input(warning.removeprefix("warning: "))
+    return detected, rows
 
 
 def draw_layers(values: Sequence[float], name: str, path: Path) -> None:
