@@ -89,7 +89,7 @@ def test_the_report(quantized: Path):
     assert 0 < head["equal"] <= head["answers"] == report["texts"]
     card = (quantized / "README.md").read_text()
     assert f"{report['least_cosine']:.4f}" in card
-    assert f"{head['equal'] / head['answers']:.1%}" in card
+    assert f"{head['equal']} of {head['answers']} predictions are the same" in card
     assert report["products"] == products_here()
 
 
@@ -113,6 +113,21 @@ def test_what_the_processor_does_is_in_the_card(
     assert ("The processor used for this comparison" in card) == bool(sentence)
     expected = [True] if products == NONE else []
     assert ["but no faster on this processor" in note for note in notes] == expected
+
+
+def test_small_values_beside_large_ones_are_kept(classifier: Path, quantized: Path, tmp_path: Path):
+    """As of networks with built-in linear models: some channels of what is attended to are a
+    thousand times as large as others that matter as much."""
+    model = made(tmp_path, "classification")
+    for block in model.encoder.blocks:
+        large = slice(2 * CONFIG.hidden_size + CONFIG.hidden_size // 2, None)
+        block.attention.qkv.weight.data[large] *= 1000
+        block.attention.qkv.bias.data[large] *= 1000
+        block.attention.output.weight.data[:, CONFIG.hidden_size // 2 :] /= 1000
+    save(model, tmp_path / "large", tokenizer=TOKENIZER)
+    found = quantize(tmp_path / "large", tmp_path / "int8").heads["classification"]
+    plain = json.loads((quantized / REPORT).read_text())["heads"]["classification"]
+    assert found.largest_change < 2 * plain["largest_change"] + 0.02
 
 
 def test_transformers_class_of_ours_does_not_read_it(quantized: Path):
@@ -148,7 +163,7 @@ def test_numbers_and_several_labels(tmp_path: Path):
         made(tmp_path / name, "classification")
         change_config(tmp_path / name, problem_type=problem)
         found = quantize(tmp_path / name, tmp_path / f"{name}-int8").heads["classification"]
-        assert (found.equal is None) == (problem == "regression")
+        assert (found.equal is None) == (problem == "regression") == (found.error is not None)
         assert found.answers == 7
 
 

@@ -33,7 +33,8 @@ from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 REPORT = "quantization.json"
 # Share of the activations' outliers that is moved to the weights (Xiao et al. 2023, section 5.1).
 STRENGTH = 0.5
-# Minimum cosine of vectors without a warning.
+# Heads of tasks, whose predictions users see; and the minimum cosine of vectors without a warning.
+_ANSWERS = ("classification", "tokens", "span", "choice")
 _NEAR = 0.99
 
 
@@ -122,10 +123,13 @@ def quantize(
             write_quantize_card(
                 new, name=name, source=source, description=description, found=parity
             )
-        if say is not None and parity.least_cosine < _NEAR:
+        far = [o.describe() for k, o in parity.heads.items() if k in _ANSWERS and not o.near]
+        if parity.least_cosine < _NEAR:
+            far.insert(0, f"lowest cosine {parity.least_cosine:.4f}")
+        if say is not None and far:
             say(
-                f"warning: {target} is not close to the float model (lowest cosine "
-                f"{parity.least_cosine:.4f}); compare both with ownbert evaluate"
+                f"warning: {target} is not close to the float model ({far[0]}); compare both with "
+                "ownbert evaluate"
             )
         return parity
 

@@ -43,6 +43,5 @@ def _answers(found: QuantizedParity) -> str:
         return ""
     rows = []
     for kind, one in found.heads.items():
-        equal = "" if one.equal is None else f"{one.equal / max(1, one.answers):.1%}"
-        rows.append((kind, f"{one.largest_change:.2g}", equal, f"{one.answers:,}"))
-    return table(("head", "largest change", "identical predictions", "answers"), rows)
+        rows.append((kind, f"{one.largest_change:.2g}", translated(one.describe() or "")))
+    return table(("head", "largest change", "predictions"), rows)

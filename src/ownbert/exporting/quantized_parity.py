@@ -14,6 +14,9 @@ from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import EXACT
 from ownbert.nn.pooling import POOLINGS
 
+# Bounds of predictions that are as good as the same.
+_MOST_ERROR, _LEAST_EQUAL = 0.1, 0.95
+
 
 @dataclass
 class AnswerParity:
@@ -23,11 +26,29 @@ class AnswerParity:
         largest_change: maximum change of a probability; for regression, of a value.
         equal: number of equal predictions; None for regression.
         answers: total number of predictions.
+        error: for regression, root mean square of the changes relative to the standard deviation of
+            the values; None otherwise, and for fewer than two values.
     """
 
     largest_change: float = 0.0
     equal: int | None = 0
     answers: int = 0
+    error: float | None = None
+
+    @property
+    def near(self) -> bool:
+        """Whether the predictions are as good as the same."""
+        if self.error is not None:
+            return self.error <= _MOST_ERROR
+        return self.equal is None or self.equal >= _LEAST_EQUAL * self.answers - 1
+
+    def describe(self) -> str | None:
+        """How much the predictions change, in words; None if unknown."""
+        if self.error is not None:
+            return f"values change by {self.error:.1%} of their standard deviation"
+        if self.equal is None:
+            return None
+        return f"{self.equal:,} of {self.answers:,} predictions are the same"
 
 
 @dataclass
@@ -70,6 +91,7 @@ def compare_models(
     """
     comparison, total, sequences = QuantizedParity(source=given.source), 0.0, 0
     pool = POOLINGS[pooling](model.config)
+    values: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for examples in batches(given.examples, model.config):
         batch = pack(examples)
         both = [one(batch) for one in (model, quantized)]
@@ -79,10 +101,18 @@ def compare_models(
         total, sequences = total + float(cosines.sum()), sequences + len(cosines)
         for kind in model.heads:
             parity = comparison.heads.setdefault(kind, AnswerParity())
-            _add(parity, *(_answers(kind, out.logits[kind], batch, problem) for out in both))
+            answers = [_answers(kind, out.logits[kind], batch, problem) for out in both]
+            _add(parity, *answers)
+            if parity.equal is None:
+                values.setdefault(kind, []).append((answers[0][0], answers[1][0]))
         comparison.texts += len(examples)
         comparison.tokens += sum(batch.layout.lengths)
     comparison.mean_cosine = total / sequences
+    for kind, pairs in values.items():
+        before, after = (torch.cat(each) for each in zip(*pairs, strict=True))
+        spread = float(before.std(0, correction=0).mean())
+        if spread > 0:
+            comparison.heads[kind].error = float((after - before).square().mean().sqrt()) / spread
     return comparison
 
 

@@ -62,6 +62,9 @@ def quantize(
                 f"{parity.texts:,} texts"
             )
         )
+        for kind, head in parity.heads.items():
+            if (described := head.describe()) is not None:
+                echo(translated(f"{kind}: {described}"))
         sizes = [f"{size / 1e6:,.1f}" for size in (parity.bytes_before, parity.bytes_after)]
         echo(translated(f"the weights have {sizes[1]} MB instead of {sizes[0]}"))
         echo(translated(f"saved {output}"))

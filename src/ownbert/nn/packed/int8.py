@@ -35,8 +35,9 @@ EXACT, PAIRS, NONE = "exact", "pairs", "none"
 _TAIL = 8
 # Added to the range of a row before division, as in FBGEMM, because a constant row has range 0.
 _TINY = 1e-8
-# Names of linear layers whose input is not the output of a norm.
-_UNSMOOTHED = frozenset({"output", "down"})
+# Names of linear layers whose inputs are not smoothed. Units of a feed-forward network that are
+# silent in the calibration texts would get factors with which they outweigh all others later.
+_UNSMOOTHED = frozenset({"down"})
 
 
 def quantizable(encoder: Encoder) -> Iterator[tuple[str, nn.Linear, bool]]:
