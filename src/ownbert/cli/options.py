@@ -82,9 +82,7 @@ Overrides = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", help="Print the resolved recipe, counts and the first batch, then exit."
-    ),
+    typer.Option("--dry-run", help="Print the settings, counts and the first examples, then exit."),
 ]
 Resume = Annotated[
     bool,
@@ -115,7 +113,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (the faster one here).")]
 # For commands that compute in bfloat16 if the folder says that predictions agree.
 FolderPrecision = Annotated[
-    str | None, typer.Option(help="float32, bfloat16 or auto.", show_default="from the model card")
+    str | None,
+    typer.Option(help="float32, bfloat16 or auto.", show_default="as recorded in the folder"),
 ]
 Engine = Annotated[
     str | None,

@@ -234,7 +234,8 @@ class FinetuneData(CheckedSettings, name="data"):
                 "help": "Training images: a folder of class folders, an IDX file "
                 "(train-images-idx3-ubyte.gz, with the labels next to it), or .npz with "
                 "images and labels."
-            }
+            },
+            "embed": {"help": "Training pairs, or single texts."},
         },
     )
     dev: str | None = setting(
@@ -246,7 +247,11 @@ class FinetuneData(CheckedSettings, name="data"):
             "image": {
                 "help": "Images for early stopping, in the same format; without them, all epochs "
                 "are run."
-            }
+            },
+            "embed": {
+                "help": "Pairs or single texts for early stopping; without them, all epochs are "
+                "run, unless the training file has single texts, of which some are held out."
+            },
         },
     )
     text_column: str | None = setting(None, panel=DATA)
@@ -279,7 +284,8 @@ class FinetuneData(CheckedSettings, name="data"):
             "image": {
                 "help": "Images per batch.",
                 "shown": "64 for a new model, else 16, or 32 with 3,000 images or more",
-            }
+            },
+            "embed": {"shown": "16; 32 for 3,000 rows or more; 64 for single texts"},
         },
     )
 
@@ -417,10 +423,13 @@ class FinetuneRun(Run):
         "Number of passes over the data.",
         RUN,
         check=up_to(limits.EPOCHS),
-        shown="12, or enough for 200 steps, up to 50; 4 for 3,000 rows or more",
+        shown="12, or enough for 200 steps, up to 50; 4 to 12 for 3,000 rows or more",
         resumable=True,
         commands={
-            "image": {"shown": "60 for a new model, or 20 with 3,000 images or more; else 12, or 4"}
+            "image": {
+                "shown": "60 for a new model, or 20 with 3,000 images or more; else 12, or 4"
+            },
+            "embed": {"shown": "as for other tasks; 2 to 12 for single texts"},
         },
     )
     patience: int = setting(

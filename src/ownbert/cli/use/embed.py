@@ -69,7 +69,9 @@ def embed(
     engine: o.Engine = None,
     shard: o.ShardOption = None,
     ray: o.RaySettings,
-    resume: o.ResumeFile = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="With --runner ray: resume a stopped run.")
+    ] = False,
     quiet: o.Quiet = False,
     help_all: o.RayHelp = False,
 ) -> None:
