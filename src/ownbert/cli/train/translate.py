@@ -31,7 +31,8 @@ class _WithFolder(TyperGroup):
 app = typer.Typer(
     cls=_WithFolder,
     name="translate",
-    help="Translate sequences with the encoder-decoder Transformer of 2017.\n\nownbert translate "
+    help="Translate sequences with the encoder-decoder Transformer of 2017.\n\nGive a model folder "
+    "to translate with; ownbert translate FOLDER --help lists the options.\n\nownbert translate "
     "train --source a.de --target a.en -o runs/de-en\n\nownbert translate runs/de-en new.de -o "
     "new.en",
     no_args_is_help=True,

@@ -27,7 +27,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     )
     for times in sorted({canary.times for canary in audit.canaries}):
         exposures = [canary.exposure for canary in audit.canaries if canary.times == times]
-        of = f"the {len(exposures)} sequences planted {times:,} x (of 10 bits)"
+        of = f"sequences planted {times:,} x ({len(exposures):,} of them; 10 bits at most)"
         yield translated(f"mean exposure of {of}"), f"{sum(exposures) / len(exposures):.1f}"
     if audit.rare is not None:
         rare = audit.rare
