@@ -13,16 +13,14 @@ from ownbert.errors import counted
 def merge(
     output: Annotated[
         Path,
-        typer.Argument(
-            help="The output file (-o) of the predict or embed commands.", metavar="OUT"
-        ),
+        typer.Argument(help="The output file (-o) of the commands with --shard.", metavar="OUT"),
     ],
     parts: Annotated[
         Path | None, typer.Option(help="Folder of the parts.", show_default="the folder of OUT")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Join the parts written by predict or embed with --shard.
+    """Join the parts written by predict, embed or score with --shard.
 
     All parts must exist, be complete, and come from the same model, input and options; they are
     kept. The rows of the result are in input order.
