@@ -25,7 +25,7 @@ def vocab(
         int | None,
         typer.Option(
             help="Maximum vocabulary size.",
-            show_default="100,000 for blank, else 30,000",
+            show_default="100,000 for blank; else 30,000, or fewer for a small corpus",
             min=6,  # the special tokens and one more
             max=limits.VOCABULARY,
         ),
