@@ -27,9 +27,9 @@ from ownbert.views.blending import (
 from ownbert.views.linear_models import Targets
 
 LOG_LOSS = "log_loss"
-# A candidate that is better than the blend by this many standard errors is used alone; bootstrap
-# samples for the standard error.
-_SURE, _SAMPLES = 2.5, 60
+# A candidate that is better than the blend by this many standard errors is used alone. The standard
+# error is that of bootstrap samples: their number, fewer for more than _ROWS rows together.
+_SURE, _SAMPLES, _ROWS = 2.5, 60, 200_000
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
 
@@ -137,8 +137,9 @@ class Comparison:
         if gain <= 0 or gain > self._chance(count):
             return gain > 0
         rng, own = np.random.default_rng(0), self.adjusted(model)
-        samples = [rng.integers(0, count, count) for _ in range(_SAMPLES)]
-        gains = [self.value(own, rows) - self.value(self.blended, rows) for rows in samples]
+        samples = min(_SAMPLES, max(10, _ROWS // count))
+        drawn = [rng.integers(0, count, count) for _ in range(samples)]
+        gains = [self.value(own, rows) - self.value(self.blended, rows) for rows in drawn]
         return gain > _SURE * float(np.std(gains))
 
     def _chance(self, rows: int) -> float:
