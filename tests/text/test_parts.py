@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.errors import InputError
+from ownbert.text.subword import bpe_backend
 from ownbert.text.text_parts import PART, TOGETHER, parts_of, places_to_cut
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import Abandoned, wanted_until
@@ -73,6 +74,13 @@ def test_where_texts_are_cut(tmp_path: Path):
 def test_byte_level_bpe_is_cut_before_punctuation(tmp_path: Path):
     places = places_to_cut(load("roberta", tmp_path).encoder)
     assert max(map(len, parts_of("北京很大，" * PART, places))) < PART + 100
+
+
+def test_bpe_with_a_space_before_texts_is_not_cut_before_line_feeds():
+    backend = bpe_backend({"Ġ": 0, "a": 1, "Ċ": 2}, [], add_prefix_space=True)
+    places = places_to_cut(backend)
+    assert len(list(parts_of("a\n" * PART, places))) == 1
+    assert len(list(parts_of("a " * PART, places))) > 1
 
 
 def test_half_a_character_is_named_by_its_text():

@@ -13,7 +13,7 @@ T = TypeVar("T")
 # take a hundred bytes per token.
 PART, TOGETHER = 1 << 14, 1 << 19
 # A blank between word characters. Special tokens that absorb blanks do not begin or end with these.
-_BLANK = r"(?<=\w)(?=[ \n]\w)"
+_BLANK, _LINE_FEED = r"(?<=\w)(?= \w)", r"(?<=\w)(?=\n\w)"
 _CHINESE = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
 # Punctuation after a letter or digit. Byte-level BPE does not split runs of letters or digits, so
 # these are its only word boundaries in texts without blanks.
@@ -32,6 +32,7 @@ def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
         pattern
         for pattern, *halves in (
             (_BLANK, "a", " b"),
+            (_LINE_FEED, "a", "\nb"),  # not where a part gets a space before it, as in BPE
             (_CHINESE, "\u4e00", "\u4e00"),
             (_STOP, "a", "\uff0c"),
         )
