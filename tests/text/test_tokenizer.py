@@ -164,6 +164,11 @@ def test_the_config_decides_over_the_case_of_tokenizer_json(tmp_path: Path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     cased = Tokenizer.wordpiece(WORDS, do_lower_case=False)
     assert Tokenizer.load(tmp_path).fingerprint() == cased.fingerprint()
+    config["do_lower_case"] = None  # false, as in Transformers
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(tmp_path).fingerprint() == cased.fingerprint()
+    (tmp_path / "tokenizer.json").unlink()
+    assert Tokenizer.load(tmp_path).encode("HELLO") == cased.encode("HELLO")
 
 
 def damage(folder: Path, name: str, text: str | None):

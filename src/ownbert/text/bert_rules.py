@@ -76,9 +76,9 @@ def wordpiece_rules(
     backend = Tokenizer(model)
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=tokenize_chinese_chars,
+        handle_chinese_chars=bool(tokenize_chinese_chars),
         strip_accents=strip_accents,
-        lowercase=do_lower_case,
+        lowercase=bool(do_lower_case),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)

@@ -331,8 +331,9 @@ def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, An
     if not isinstance(normalizer, normalizers.BertNormalizer):
         return
     for name, attribute in CASE_SETTINGS.items():
-        if name in config and getattr(normalizer, attribute) != config[name]:
-            setattr(normalizer, attribute, config[name])
+        if name in config:
+            value = config[name] if name == "strip_accents" else bool(config[name])
+            setattr(normalizer, attribute, value)
     backend.normalizer = normalizer
 
 
