@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,3 +233,10 @@ def test_continuing_tokens_of_words():
     pieces = continuing_tokens(Tokenizer.wordpiece(vocabulary))
     assert np.flatnonzero(pieces).tolist() == [6, 7, 9]
     assert not continuing_tokens(Tokenizer.blank(vocabulary)).any()
+
+
+def test_continuing_tokens_of_a_sentencepiece_bpe():
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁", "a", "▁a"]
+    ids = {token: number for number, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE(ids, [("▁", "a")])))
+    assert np.flatnonzero(continuing_tokens(tokenizer)).tolist() == [6]

@@ -284,9 +284,8 @@ def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
     elif tokenizer.kind == "blank":
         continuing = np.zeros(len(vocabulary), dtype=bool)
     else:
-        # Both include the space before a word in its first token.
-        space = "Ġ" if tokenizer.kind == "bpe" else "▁"
-        continuing = np.array([not token.startswith(space) for token in vocabulary], dtype=bool)
+        # Both include the space before a word in its first token, as Ġ in byte-level BPE.
+        continuing = np.array([not token.startswith(("Ġ", "▁")) for token in vocabulary])
     added = set(tokenizer.backend.get_added_tokens_decoder()) | set(tokenizer.special_ids)
     continuing[sorted(added)] = False
     return continuing
