@@ -67,6 +67,16 @@ def test_blank_keeps_the_frequent_in_order(tmp_path: Path):
     assert smaller.vocabulary_size == 7
 
 
+@pytest.mark.parametrize("space", [" ", "\t", "\n", "\u3000"])
+def test_a_long_text_is_split_at_any_space(
+    space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.corpus.learn_vocabulary.LONGEST_PIECE", 20)
+    text = space.join(["1234567", "123456"] * 20)
+    report = learn_vocabulary([text], tmp_path, kind="blank")
+    assert (report.running_tokens, report.distinct_tokens) == (40, 2)
+
+
 def test_coverage_is_what_the_tokenizer_does(tmp_path: Path):
     corpus = anonymous(tmp_path / "a.txt", full_stop=True)
     report = learn_vocabulary(corpus, tmp_path / "out", kind="blank", min_count=10)

@@ -356,7 +356,7 @@ def _parts(text: str) -> Iterator[str]:
     """Split a text into parts of at most ``LONGEST_PIECE`` characters, at a space if possible."""
     start = 0
     while len(text) - start > LONGEST_PIECE:
-        stop = text.rfind(" ", start + 1, start + LONGEST_PIECE)
+        stop = max(text.rfind(space, start + 1, start + LONGEST_PIECE) for space in " \t\n\u3000")
         stop = stop if stop > 0 else start + LONGEST_PIECE
         yield text[start:stop]
         start = stop
