@@ -105,6 +105,12 @@ def test_without_layer_decay_there_are_two_groups_and_with_it_two_a_layer():
     assert count == sum(p.numel() for p in model.parameters())
 
 
+def test_a_generator_beside_a_model_adds_no_layers():
+    both = Learner(learner().model, [], generator=learner().model)
+    scales = [group["scale"] for group in decay_groups(both, 0.1, 0.5)]
+    assert scales == [group["scale"] for group in decay_groups(learner(), 0.1, 0.5)]
+
+
 def test_muon_has_no_layer_decay():
     with pytest.raises(InputError, match=r"optim\.layer_decay and a CRF are not possible with"):
         make_optimizer(learner(), Optim(name="muon", layer_decay=0.9))

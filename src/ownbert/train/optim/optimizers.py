@@ -21,8 +21,8 @@ from ownbert.train.training_settings import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
 
-# The path of a block of the encoder, and the prefix of paths inside one.
-_BLOCK, _BLOCK_OF = re.compile(r"encoder\.blocks\.\d+$"), re.compile(r"encoder\.blocks\.(\d+)\.")
+# The path of a block of the encoder.
+_BLOCK = re.compile(r"encoder\.blocks\.(\d+)\b")
 
 # Minimum learning rate of a CRF's transition scores.
 _CRF_RATE = 5e-3
@@ -96,7 +96,8 @@ def decay_groups(
     """
     by_scale: dict[float, tuple[list, list]] = {1.0: ([], [])}
     seen = set()
-    layers = sum(1 for name, _ in model.named_modules() if _BLOCK.search(name))
+    blocks = (_BLOCK.search(path) for path, _ in model.named_modules())
+    layers = max((1 + int(block[1]) for block in blocks if block), default=0)
     for path, name, parameter, module in _own_parameters(model):
         if id(parameter) not in seen:
             seen.add(id(parameter))
@@ -129,7 +130,7 @@ def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float 
 
 def _depth(path: str, layers: int) -> int:
     """The depth of a parameter: 0 for embeddings, from 1 for blocks, and above for heads."""
-    if (match := _BLOCK_OF.search(path)) is not None:
+    if (match := _BLOCK.search(path)) is not None:
         return 1 + int(match[1])
     # DeBERTa's other modules: relative positions for all blocks, and a convolution at block 0.
     beside = {".embeddings": 0, ".encoder.distances": 0, ".encoder.convolution": 1}
