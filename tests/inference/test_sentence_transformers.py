@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ownbert import Embedder, InputError
+from ownbert import Embedder, InputError, Predictor
 from ownbert.errors import InputWarning
 from ownbert.inference.embedding.vector_files import embed
 from support.tiny import made
@@ -215,6 +215,28 @@ def test_texts_may_be_made_lower_case(plain: Path, tmp_path: Path):
     assert not np.allclose(Embedder(plain).encode(["A B"]), embedder.encode(["a b"]))
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("sentence_bert_config.json", {"do_lower_case": True}),
+        ("sentence_bert_config.json", {"max_seq_length": 100}),  # more than the model's positions
+        ("config_sentence_transformers.json", {"prompts": {"a": "e "}, "default_prompt_name": "a"}),
+        ("tokenizer_config.json", {"model_max_length": 5}),
+    ],
+)
+def test_pairs_are_compared_as_by_the_embedder(
+    plain: Path, tmp_path: Path, name: str, values: dict[str, Any]
+):
+    Embedder(plain).save(tmp_path / "model")
+    (tmp_path / "model/sentence_bert_config.json").write_text("{}")
+    path = tmp_path / "model" / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    pair = ("A b c d a b c d a b c d a b c d", "C d a b f")
+    one, two = Embedder(tmp_path / "model").encode(list(pair), normalize=True)
+    cosine = float(one @ two)
+    assert Predictor(tmp_path / "model").predict([pair]).item() == pytest.approx(cosine, abs=1e-5)
+
+
 def test_a_prompt_that_is_not_pooled_is_refused(plain: Path, tmp_path: Path):
     Embedder(plain).save(tmp_path / "model")
     pooling = {"pooling_mode_mean_tokens": True, "include_prompt": False}
@@ -223,6 +245,10 @@ def test_a_prompt_that_is_not_pooled_is_refused(plain: Path, tmp_path: Path):
     alike(embedder.encode(TEXTS), Embedder(plain).encode(TEXTS))
     with pytest.raises(InputError, match=r"from pooling \(include_prompt\)"):
         embedder.encode(TEXTS, prompt="a ")
+    prompts = {"prompts": {"a": "e "}, "default_prompt_name": "a"}
+    (tmp_path / "model/config_sentence_transformers.json").write_text(json.dumps(prompts))
+    with pytest.raises(InputError, match=r"from pooling \(include_prompt\)"):
+        Predictor(tmp_path / "model").predict([("a b", "c")])
 
 
 def test_processes_give_the_same(unit: Path):

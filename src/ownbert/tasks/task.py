@@ -531,13 +531,15 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
     if name == "embed" and not saved:
         return untrained_similarity(folder, columns)
     try:
-        task = restored_task(name, saved, description.labels, columns)
+        task: Any = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
         raise InputError(f"{folder / CONFIG}: {KEY}: {error}") from None
     try:
         require_tables(task.features, task.head, description.specs)
     except InputError as error:
         raise InputError(f"{folder / CONFIG}: {error}") from None
+    if name == "embed":
+        task.follow(read_embedding_config(folder))
     return task
 
 
@@ -600,5 +602,5 @@ def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None)
     """
     known = read_embedding_config(Path(folder))
     task: Any = task_class("embed")(TaskSettings(name="embed", pooling=known.pooling), columns)
-    task.max_length, task.prompt = known.max_length, known.prompt
+    task.follow(known)
     return task

@@ -12,7 +12,7 @@ from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModel
 from typer.testing import CliRunner
 
-from ownbert import InputError, evaluate, finetune, predict
+from ownbert import InputError, Predictor, evaluate, finetune, predict
 from ownbert.batches.batch import pack
 from ownbert.checkpoint import load
 from ownbert.cli import app
@@ -206,6 +206,16 @@ def test_a_pair_gets_the_same_cosine_in_any_company(ranker: Path, files: Path):
 
 
 # Mistakes and odd rows.
+
+
+def test_pairs_follow_what_an_embedder_has_saved(ranker: Path, tmp_path: Path):
+    embedder = Embedder(ranker, prompts={"mine": "red1 "}, default_prompt_name="mine")
+    embedder.max_seq_length = 5
+    embedder.save(tmp_path / "copy")
+    pair = ("red1 w1 w2 w3 w4", "w16 red3")
+    one, two = embedder.encode(list(pair), normalize=True)
+    cosine = float(one @ two)
+    assert Predictor(tmp_path / "copy").predict([pair]).item() == pytest.approx(cosine, abs=1e-5)
 
 
 def test_scores_that_are_all_the_same_and_rows_of_two_kinds(

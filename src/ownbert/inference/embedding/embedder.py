@@ -421,7 +421,7 @@ class Embedder:
 
     def tokenize(self, texts: Any) -> dict[str, Any]:
         """The model's inputs for texts: tensors with Transformers' names, padded (N, S)."""
-        return model_inputs(self._sequences(_texts(texts)), self.builder)
+        return model_inputs(self._sequences(_texts(texts), ""), self.builder)
 
     def _prompt(self, prompt: str | None = None, name: str | None = None) -> str:
         """The given prompt, or the prompt with the name; by default the folder's."""
@@ -444,18 +444,11 @@ class Embedder:
         Args:
             prompt: prepended to every text; by default as in the folder.
         """
-        prompt = self._prompt(prompt)
-        if prompt and not self.embedding_config.pools_prompt:
-            raise InputError(
-                f"{self.folder}: it excludes the tokens of a prompt from pooling "
-                "(include_prompt), which is not supported; use prompt=''"
-            )
-        return self._sequences([prompt + text for text in texts])
+        return self._sequences(texts, self._prompt(prompt))
 
-    def _sequences(self, texts: Sequence[str]) -> list[np.ndarray]:
-        if self.embedding_config.lowercase:
-            texts = [text.lower() for text in texts]
-        ids = self.builder.ids(texts, self.builder.room + 1)
+    def _sequences(self, texts: Sequence[str], prompt: str) -> list[np.ndarray]:
+        read = self.embedding_config.texts(texts, prompt)
+        ids = self.builder.ids(read, self.builder.room + 1)
         self.seen += len(ids)
         self.cut += sum(len(one) > self.builder.room for one in ids)
         sequences = [self.builder.one(one) for one in ids]

@@ -1,6 +1,6 @@
 """The settings of a sentence-transformers folder: pooling, length, prompts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,20 @@ class EmbeddingConfig:
     def prompt(self) -> str:
         """The default prompt, prepended to texts without one."""
         return self.prompts.get(self.default_prompt_name or "", "")
+
+    def texts(self, texts: Iterable[str], prompt: str) -> list[str]:
+        """The texts as the model reads them: after a prompt, and lower-cased if it requires that.
+
+        Raises:
+            InputError: the pooling would have to exclude the prompt.
+        """
+        if prompt and not self.pools_prompt:
+            raise InputError(
+                "the folder excludes the tokens of a prompt from pooling (include_prompt), which "
+                "is not supported; use an empty prompt"
+            )
+        prompted = (prompt + text for text in texts)
+        return [text.lower() for text in prompted] if self.lowercase else list(prompted)
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:

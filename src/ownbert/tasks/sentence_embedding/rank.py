@@ -21,7 +21,7 @@ from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
-from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
+from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, EmbeddingConfig
 from ownbert.tasks.sentence_embedding.made_pairs import (
     LINES,
     TWICE,
@@ -92,8 +92,7 @@ class EmbeddingTask(Task):
                 f"task.pooling is {self.pooling!r}; embed supports {', '.join(POOLINGS)}, which "
                 "have no weights"
             )
-        # Prompt prepended to every text, from the folder of a model trained elsewhere.
-        self.prompt = ""
+        self.config = EmbeddingConfig()
         # Minimum and maximum training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
@@ -193,6 +192,16 @@ class EmbeddingTask(Task):
 
     # Model inputs and outputs.
 
+    def follow(self, config: EmbeddingConfig) -> None:
+        """Read texts as the files of sentence-transformers in the model's folder require."""
+        self.config, self.max_length = config, config.max_length or self.max_length
+
+    def input_builder(self, description: Description, max_length: int | None = None) -> Any:
+        builder = super().input_builder(description, max_length)
+        limits = description.config.max_length, max_length or builder.tokenizer.max_length
+        builder.max_length = min((n for n in limits if n is not None), default=builder.max_length)
+        return builder
+
     def head_spec(self, description: Description) -> HeadSpec:
         return HeadSpec(self.head, pooling=self.pooling)
 
@@ -221,10 +230,8 @@ class EmbeddingTask(Task):
     ) -> EncodedRows:
         numbers: dict[str, int] = {}
         examples, truncated = [], 0
-        if self.prompt:
-            rows = [
-                replace(row, texts=tuple(self.prompt + text for text in row.texts)) for row in rows
-            ]
+        read, prompt = self.config.texts, self.config.prompt
+        rows = [replace(row, texts=tuple(read(row.texts, prompt))) for row in rows]
         for row, ids in zip(rows, builder.ids_by_row(rows, builder.room + 1), strict=True):
             texts = [builder.example([text_ids]) for text_ids in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
