@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ownbert import InputError, pretrain
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
-from ownbert.pretraining.pretraining_run import preview_pretraining
+from ownbert.pretraining.pretraining_run import Pretraining, preview_pretraining
 from ownbert.settings import dump, resolve
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.distributed import ALONE
 from support.training_runs import learnt
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
@@ -49,6 +51,25 @@ def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Pa
     recipe = resolve(PretrainRecipe, config=folder / "recipe.yaml")
     (tmp_path / "again.yaml").write_text(dump(recipe))
     assert resolve(PretrainRecipe, config=tmp_path / "again.yaml") == recipe
+
+
+def test_rounded_shares_neither_lose_nor_add_steps(topics: Path):
+    phases = "phases=[{share: 0.1}, {share: 0.2}, {share: 0.1}, {share: 0.6}]"
+    options = {"data.tokens": topics / "tokens", "max_steps": 10}
+    run = Pretraining(resolve(PretrainRecipe, overrides=[phases], options=options))
+    ends = [phase.until for phase in run.phases(run.make_learner(fresh=False), ALONE)]
+    assert [sum(step / 10 < end for step in range(10)) for end in ends] == [1, 3, 4, 10]
+
+
+def test_frequencies_of_next_words_include_special_tokens(topics: Path):
+    options = {"data.tokens": topics / "tokens", "objectives": ("clm",), "max_length": 16}
+    data = Pretraining(resolve(PretrainRecipe, options=options)).phase_data[0]
+    assert float(data.unigram.exp().sum()) == pytest.approx(1)
+    examples = [data.examples.example(0, i) for i in range(len(data.examples))]
+    targets = torch.cat([torch.from_numpy(example.token_ids[1:]) for example in examples])
+    shares = targets.bincount() / len(targets)
+    entropy = -float(shares.xlogy(shares).sum())
+    assert -float(data.unigram[targets].mean()) == pytest.approx(entropy, rel=0.02)
 
 
 @pytest.mark.parametrize(

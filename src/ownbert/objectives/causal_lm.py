@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ownbert.objectives.objective import unmasked
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.pretraining_objective import PretrainingObjective, with_special_tokens
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from ownbert.batches.batch import Batch
+    from ownbert.corpus.sentence_pairs import PretrainingData
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class CausalLM(PretrainingObjective):
 
     def to_view(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
         return causal_view(batch)
+
+    @classmethod
+    def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
+        return with_special_tokens(unigram, data, lambda example: example.token_ids[1:], ordinary)
 
 
 def causal_view(batch: Batch) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ownbert.batches.batch import Batch
+    from ownbert.batches.example import Example
     from ownbert.batches.masking import Masker
     from ownbert.config.encoder import EncoderConfig
     from ownbert.corpus.sentence_pairs import PretrainingData
     from ownbert.nn.model import Model
     from ownbert.text.tokenizer import Tokenizer
+
+# Number of examples for estimating the frequencies of special tokens.
+_COUNTED_EXAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -113,3 +117,26 @@ class PretrainingObjective(Objective):
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         return cross_entropy_loss(logits, columns_of(batch, self.targets(batch)))  # (M, V), (M)
+
+
+def with_special_tokens(
+    unigram: Tensor,
+    data: PretrainingData,
+    targets: Callable[[Example], np.ndarray | None],
+    ordinary: np.ndarray,
+) -> Tensor:
+    """Log-probabilities (V) of words as in the corpus, and of special tokens with their frequencies
+    among the targets of the first examples."""
+    import numpy as np
+    import torch
+
+    examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
+    counts = np.bincount(
+        np.concatenate([ids for ids in map(targets, examples) if ids is not None]),
+        minlength=len(ordinary),
+    )
+    special = np.where(ordinary, 0, counts + 1.0)
+    share = special.sum() / (special.sum() + counts[ordinary].sum())
+    words = np.where(ordinary, unigram.exp().numpy(), 0)
+    mixed = (1 - share) * words / words.sum() + share * special / special.sum()
+    return torch.from_numpy(np.log(mixed).astype(np.float32))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.pretraining_objective import PretrainingObjective, with_special_tokens
 from ownbert.text.styles import SENTINEL
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _T5: Mapping[str, Any] = {
     "relative_buckets": 32,
     "relative_max_distance": 128,
 }
-# Number of examples for estimating the frequencies of sentinels.
-_COUNTED_EXAMPLES = 200
 # Number of sentinels in T5.
 _SENTINELS = tuple(map(SENTINEL.format, range(100)))
 
@@ -165,19 +163,7 @@ class SpanCorruptionLM(PretrainingObjective):
 
     @classmethod
     def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
-        """Words as in the corpus, sentinels and end tokens with their frequencies in the first
-        examples."""
-        import numpy as np
-        import torch
-
-        examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
-        written = [example.tags for example in examples if example.tags is not None]
-        counts = np.bincount(np.concatenate(written), minlength=len(ordinary))
-        special = np.where(ordinary, 0, counts + 1.0)
-        share = special.sum() / (special.sum() + counts[ordinary].sum())
-        words = np.where(ordinary, unigram.exp().numpy(), 0)
-        mixed = (1 - share) * words / words.sum() + share * special / special.sum()
-        return torch.from_numpy(np.log(mixed).astype(np.float32))
+        return with_special_tokens(unigram, data, lambda example: example.tags, ordinary)
 
 
 def decoder_start_id(tokenizer: Tokenizer) -> int:

@@ -137,6 +137,6 @@ def make_phase_data(
         held_out=settings.held_out,
         seed=seed,
     )
-    for one in chosen:
-        unigram = one.unigram(unigram, data, ordinary)
+    predicting = next(one for one in chosen if one.predicts)
+    unigram = predicting.unigram(unigram, data, ordinary)
     return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))

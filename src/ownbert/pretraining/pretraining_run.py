@@ -223,14 +223,15 @@ class Pretraining(TrainingRun):
             self.store,
             self.tokenizer,
             ordinary=self.ordinary,
-            unigram=self.unigram,
+            unigram=self.phase_data[0].unigram,
         )
         if report:
             say(report)
 
     def phases(self, learner: Learner, world: World) -> list[Phase]:
         shares = [phase.share for phase in self.recipe.phases] or [1.0]
-        ends = [*[*accumulate(shares)][:-1], 1.0]
+        # 0.1 + 0.2 exceeds 0.3, which would add a step to the second phase.
+        ends = [*(end - 1e-9 for end in [*accumulate(shares)][:-1]), 1.0]
         pairs = zip(self.phase_data, ends, strict=True)
         return [self._phase(data, until, learner, world) for data, until in pairs]
 
