@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.train.watch.training_curves import _panels
+from ownbert.train.watch.training_curves import _panels, _plain
 
 pytestmark = pytest.mark.usefixtures("plots")
 
@@ -67,6 +67,13 @@ def test_a_single_evaluation_has_its_value_in_the_legend():
     rows = [{"step": 5, "evaluation": True, "loss": 0.5, "macro_f1": 0.75, "accuracy": 0.8}]
     assert titles(rows)["metrics"] == ["macro-F1 0.750", "accuracy 0.800"]
     assert "loss 0.500" in titles(rows)["loss"]
+
+
+def test_unanswerable_questions_are_not_the_accuracy_of_answers():
+    trained = {"step": 1, "answer_loss": 3.0, "answer_accuracy": 0.1}
+    held_out = {"step": 1, "evaluation": True, "f1": 0.3, "no_answer_accuracy": 0.9}
+    metrics = titles([_plain(trained), _plain(held_out)])["metrics"]
+    assert metrics == ["accuracy", "F1 0.300", "accuracy of no answer 0.900"]
 
 
 def test_one_task_has_one_loss():

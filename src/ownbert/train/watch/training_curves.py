@@ -86,7 +86,7 @@ def _plain(row: Row) -> Row:
         stem, _, kind = key.rpartition("_")
         ours = (
             stem.removesuffix("_majority") in PRETRAINING
-            or key in _BASELINE_LOSSES
+            or key in (*_BASELINE_LOSSES, "no_answer_accuracy")
             or kind not in ("loss", "accuracy")
         )
         plain[key if ours else kind] = value
