@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from ownbert import InputError, pretrain
+from ownbert.pretraining.init_weights import new_config
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining, preview_pretraining
 from ownbert.settings import dump, resolve
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.distributed import ALONE
+from support.tokenizer_folders import FOLDERS
 from support.training_runs import learnt
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
@@ -59,6 +61,13 @@ def test_rounded_shares_neither_lose_nor_add_steps(topics: Path):
     run = Pretraining(resolve(PretrainRecipe, overrides=[phases], options=options))
     ends = [phase.until for phase in run.phases(run.make_learner(fresh=False), ALONE)]
     assert [sum(step / 10 < end for step in range(10)) for end in ends] == [1, 3, 4, 10]
+
+
+def test_the_first_token_of_xlnet_has_a_type_in_every_network(tmp_path: Path):
+    pytest.importorskip("sentencepiece")
+    tokenizer = Tokenizer.load(FOLDERS["XLNet"](tmp_path))
+    types = tokenizer.input_format.types(4)
+    assert new_config(PretrainRecipe(), tokenizer).type_vocab_size == max(types) + 1
 
 
 def test_frequencies_of_next_words_include_special_tokens(topics: Path):

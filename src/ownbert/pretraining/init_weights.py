@@ -47,6 +47,7 @@ def new_config(
         recipe.model.size,
         vocab_size=tokenizer.vocab_size,
         max_position_embeddings=recipe.longest,
+        type_vocab_size=3 if tokenizer.style.cls_last else 2,
         hidden_dropout_prob=recipe.model.dropout,
         attention_probs_dropout_prob=recipe.model.dropout,
         pad_token_id=tokenizer.pad_id,
