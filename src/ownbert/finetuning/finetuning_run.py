@@ -125,7 +125,7 @@ class FinetuningRun(TrainingRun):
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
-        known = (*self.task.metrics, "loss")
+        known = (*self.task.metrics, *(["loss"] if self.task.has_dev_loss else []))
         metric = recipe.run.measure or known[0]
         if metric not in known:
             raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")

@@ -79,8 +79,10 @@ class Task(ABC):
     head: ClassVar[str]
     # Settings of ``TaskSettings`` used by the task.
     uses: ClassVar[frozenset[str]] = frozenset()
-    # Metrics of ``score``, the one monitored on dev rows first. May depend on the training rows.
+    # Metrics of ``score``, the one monitored on dev rows first, and whether these have a loss. Both
+    # may depend on the rows.
     metrics: tuple[str, ...]
+    has_dev_loss = True
     # Nouns for rows and labels in messages.
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"

@@ -221,6 +221,8 @@ def test_it_is_measured_on_texts_and_on_scored_pairs(
     (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
     options = {"train": texts.read_text().splitlines(), "dev": tmp_path / "scores.csv"}
     output = tmp_path / "out"
+    with pytest.raises(InputError, match="'loss'; embed has spearman, pearson"):
+        finetune("embed", model=pretrained, output=output, measure="loss", quiet=True, **options)
     finetune("embed", model=pretrained, output=output, max_steps=2, quiet=True, **options)
     rows = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
     measured = [row for row in rows if row.get("evaluation")]

@@ -185,7 +185,7 @@ class EmbeddingTask(Task):
                 "used for evaluation; give pairs of texts"
             )
         if self.made is not None and rows[0].target is not None:
-            self.metrics = SIMILARITY_METRICS
+            self.metrics, self.has_dev_loss = SIMILARITY_METRICS, False
         elif self.learnt and (rows[0].target is None) != (self.scale is None):
             has, others = ("no score", "has") if self.scale else ("a score", "has none")
             raise InputError(f"{source}: its rows have {has}, and {known} {others}")
