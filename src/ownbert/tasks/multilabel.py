@@ -165,16 +165,11 @@ class MultiLabelTask(SentenceTask):
         least = self.threshold if options.top is None else 0.0
         least = least if options.threshold is None else options.threshold
         labels = [each for each in ranked(self.labels, decided) if each["score"] >= least]
-        labels = labels[: options.top]
-        return {
-            "labels": [each["label"] for each in labels],
-            "scores": [round(each["score"], 6) for each in labels],
-            **(
-                {"probabilities": named_probabilities(self.labels, decided)}
-                if options.probabilities
-                else {}
-            ),
-        }
+        output: dict[str, Any] = {"labels": [each["label"] for each in labels[: options.top]]}
+        output["scores"] = [round(each["score"], 6) for each in labels[: options.top]]
+        if options.probabilities:
+            output["probabilities"] = named_probabilities(self.labels, decided)
+        return output
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         """The predicted labels, most probable first; with ``top_k``, regardless of the

@@ -218,14 +218,8 @@ class TaggingTask(Task):
         }
         if are_entity_tags(self.labels):
             output["entities"] = [
-                {
-                    "type": kind,
-                    "start": start,
-                    "end": end,
-                    "text": text[start:end],
-                    "score": round(score, 6),
-                }
-                for kind, score, start, end in _spans(decided, row)
+                {"type": kind, "start": start, "end": end, "text": part, "score": round(score, 6)}
+                for kind, score, part, start, end in _spans(decided, row)
                 if options.threshold is None or score >= options.threshold
             ]
         return output
@@ -234,17 +228,8 @@ class TaggingTask(Task):
         """Entities in the format of Transformers pipelines with aggregation_strategy "first"; for
         other tags, words with their tags, as without aggregation."""
         if are_entity_tags(self.labels):
-            text, _ = text_of(row)
-            return [
-                {
-                    "entity_group": kind,
-                    "score": score,
-                    "word": text[start:end],
-                    "start": start,
-                    "end": end,
-                }
-                for kind, score, start, end in _spans(decided, row)
-            ]
+            names = ("entity_group", "score", "word", "start", "end")
+            return [dict(zip(names, span, strict=True)) for span in _spans(decided, row)]
         return tagged_words(decided, row)
 
     def plain(self, decided: TaggedSentence, row: Row) -> list[str]:
@@ -282,24 +267,17 @@ def tagged_words(decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
     """Every word with its tag, index and character span, in the format of Transformers pipelines
     without aggregation."""
     _, starts = text_of(row)
-    words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
-    return [
-        {
-            "entity": tag,
-            "score": score,
-            "index": index,
-            "word": word,
-            "start": start,
-            "end": start + len(word),
-        }
-        for index, (tag, score, word, start) in enumerate(words, start=1)
-    ]
+    ends = (start + len(word) for start, word in zip(starts, row.texts, strict=True))
+    scores, indices = decided.probabilities.tolist(), range(1, len(row.texts) + 1)
+    names = ("entity", "score", "index", "word", "start", "end")
+    words = zip(decided.tags, scores, indices, row.texts, starts, ends, strict=True)
+    return [dict(zip(names, word, strict=True)) for word in words]
 
 
-def _spans(decided: TaggedSentence, row: Row) -> Iterator[tuple[str, float, int, int]]:
-    """Yield the entities of a sentence: type, mean probability of their tags, and character span,
-    end exclusive."""
-    _, starts = text_of(row)
+def _spans(decided: TaggedSentence, row: Row) -> Iterator[tuple[str, float, str, int, int]]:
+    """Yield the entities of a sentence: type, mean probability of their tags, text, and character
+    span, end exclusive."""
+    text, starts = text_of(row)
     for kind, first, after in entities(decided.tags):
-        end = starts[after - 1] + len(row.texts[after - 1])
-        yield kind, float(decided.probabilities[first:after].mean()), starts[first], end
+        start, end = starts[first], starts[after - 1] + len(row.texts[after - 1])
+        yield kind, float(decided.probabilities[first:after].mean()), text[start:end], start, end
