@@ -22,6 +22,7 @@ class MaskedLM(PretrainingObjective):
     title, short, colour = "masked words", "MLM", 0
     explained = "masked words"
     decodes = predicts = reads_features = True
+    uses = frozenset({"masking", "mask_rate", "ngram"})
     auto_class = "AutoModelForMaskedLM"
 
     @classmethod

@@ -43,6 +43,7 @@ class PretrainingObjective(Objective):
             such an objective.
         pools: whether it needs a pooler.
         rate: default share of the tokens that are predicted.
+        uses: settings of a ``PretrainTask`` for the choice of these tokens.
         pairs: kind of text pairs that it needs (``corpus.sentence_pairs``).
         classes: names of the two classes of such pairs.
         chance: loss of guessing, if it is the same for any text.
@@ -63,6 +64,7 @@ class PretrainingObjective(Objective):
     predicts: ClassVar[bool] = False
     pools: ClassVar[bool] = False
     rate: ClassVar[float] = 0.3
+    uses: ClassVar[frozenset[str]] = frozenset()
     pairs: ClassVar[str | None] = None
     classes: ClassVar[tuple[str, str]] = ("", "")
     chance: ClassVar[float | None] = None
@@ -122,7 +124,7 @@ class PretrainingObjective(Objective):
 def with_special_tokens(
     unigram: Tensor,
     data: PretrainingData,
-    targets: Callable[[Example], np.ndarray | None],
+    targets: Callable[[Example], Any],
     ordinary: np.ndarray,
 ) -> Tensor:
     """Log-probabilities (V) of words as in the corpus, and of special tokens with their frequencies
@@ -130,11 +132,8 @@ def with_special_tokens(
     import numpy as np
     import torch
 
-    examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
-    counts = np.bincount(
-        np.concatenate([ids for ids in map(targets, examples) if ids is not None]),
-        minlength=len(ordinary),
-    )
+    ids = [targets(data.example(0, i)) for i in range(min(len(data), _COUNTED_EXAMPLES))]
+    counts = np.bincount(np.concatenate(ids), minlength=len(ordinary))
     special = np.where(ordinary, 0, counts + 1.0)
     share = special.sum() / (special.sum() + counts[ordinary].sum())
     words = np.where(ordinary, unigram.exp().numpy(), 0)

@@ -125,6 +125,7 @@ class SpanCorruptionLM(PretrainingObjective):
     network, alone = "T5", True
     predicts, samples = True, False
     rate = 0.15
+    uses = frozenset({"mask_rate", "span_length"})
     auto_class = "AutoModelForSeq2SeqLM"
 
     def count(self, batch: Batch) -> int:

@@ -263,6 +263,12 @@ class PretrainRecipe(CheckedSettings):
                 raise InputError(
                     f"the shares of the phases add up to {total:g}; they must add up to 1"
                 )
+        used = set[str]().union(*(one.uses for one in objectives_of(self.objectives)))
+        for name in ("masking", "mask_rate", "ngram", "span_length"):
+            if name not in used and getattr(self.task, name) != getattr(PretrainTask, name):
+                raise InputError(
+                    f"task.{name} does not apply to {', '.join(sorted(self.objectives))}"
+                )
         for one in objectives_of(self.objectives):
             if one.network is None:
                 continue
