@@ -157,6 +157,7 @@ def _change(name: str, **changes: Any) -> Callable[[Path], Any]:
         ({"do_lower_case": "maybe"}, "do_lower_case is 'maybe'; it must be true or false"),
         ({"model_max_length": "x"}, "model_max_length is 'x'; it must be a finite number"),
         ({"never_split": 5}, "never_split is 5; it must be a list"),
+        ({"extra_ids": 10**9}, "extra_ids is 1000000000; it must be a whole number from 0 to 10,0"),
         ({"pad_token": 7}, "pad_token is 7; it must be a token"),
         ({"tokenizer_class": [1]}, r"tokenizer_class is \[1\]; it must be text"),
     ],

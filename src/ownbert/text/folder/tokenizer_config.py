@@ -39,6 +39,7 @@ _PLAIN: dict[str, Check] = {
     **dict.fromkeys(("keep_accents", "add_prefix_space", "trim_offsets"), maybe(truth)),
     **dict.fromkeys(("clean_up_tokenization_spaces", "split_special_tokens"), maybe(truth)),
     "model_max_length": maybe(number(-1e300, 1e300)),
+    "extra_ids": maybe(whole(0, 10_000)),  # T5 has 100
 }
 ARGUMENTS = record(_PLAIN)
 CONFIG_KEYS = record(
