@@ -8,9 +8,12 @@ import pytest
 import transformers
 
 from ownbert.batches.batch import Example, pack
+from ownbert.checkpoint import describe
 from ownbert.config.encoder import EncoderConfig
+from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, UnknownWords, join
 from ownbert.text.tokenizer import Tokenizer
+from support.tiny import made
 from support.tokenizer_folders import FOLDERS
 
 SHORT, LONG, OTHER = (
@@ -23,6 +26,12 @@ SHORT, LONG, OTHER = (
 def input_builder(tokenizer: Tokenizer, max_length: int) -> TextInputBuilder:
     config = EncoderConfig(vocab_size=tokenizer.vocab_size, type_vocab_size=2)
     return TextInputBuilder(tokenizer, config, max_length)
+
+
+def test_a_folder_that_names_more_tokens_than_positions_is_cut_at_these(tmp_path: Path):
+    made(tmp_path / "model", "classification", max_position_embeddings=6)
+    builder = ClassificationTask().input_builder(describe(tmp_path / "model"), 12)
+    assert builder.max_length == 6
 
 
 @pytest.mark.parametrize("name", FOLDERS)

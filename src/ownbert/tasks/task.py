@@ -191,7 +191,8 @@ class Task(ABC):
     def input_builder(self, description: Description, max_length: int | None = None) -> Any:
         """The converter of rows to model inputs: a ``TextInputBuilder`` or similar."""
         config = description.config
-        return TextInputBuilder(load_tokenizer(description), config, max_length or config.longest)
+        length = min(max_length or config.longest, config.longest)
+        return TextInputBuilder(load_tokenizer(description), config, length)
 
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         """Fill in settings of the recipe that depend on the kind of model."""
