@@ -63,7 +63,7 @@ class WordBoundaryEncoder:
         Returns:
             ids (T), the number of ids of each text (texts), and 1 at word starts (T).
         """
-        all_ids, lengths, starts = [], [], []
+        all_ids, starts = [], []
         for at in range(0, len(texts), _TEXTS):
             group = texts[at : at + _TEXTS]
             encodings = self.encoder.encode_batch(group, add_special_tokens=False)
@@ -71,12 +71,11 @@ class WordBoundaryEncoder:
                 ids = np.array(encoding.ids, dtype=np.int32)
                 offsets = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
                 all_ids.append(ids)
-                lengths.append(len(ids))
                 starts.append(self._starts(text, ids, offsets))
         empty = np.empty(0, dtype=np.int32)
         return (
             np.concatenate([empty, *all_ids]),
-            np.array(lengths, dtype=np.int64),
+            np.array([*map(len, all_ids)], dtype=np.int64),
             np.concatenate([empty.astype(np.uint8), *starts]),
         )
 

@@ -92,16 +92,13 @@ class PhaseData:
             return {}
         metrics = mean_metrics(sums, self.objectives)
         loss = sum(metrics[f"{o.name}_loss"] * o.weight for o in self.objectives)
+        shares = {name: count / sums[name][2] for name, count in zeros.items()}
         return {
             "loss": loss,
             "unigram_loss": unigram / max(1, sums[predicting.name][2]),
             "uniform_loss": math.log(max(1, int(self.ordinary.sum()))),
             **metrics,
-            **{
-                f"{name}_majority_accuracy": max(zeros[name], sums[name][2] - zeros[name])
-                / sums[name][2]
-                for name in zeros
-            },
+            **{f"{name}_majority_accuracy": max(p, 1 - p) for name, p in shares.items()},
         }
 
 

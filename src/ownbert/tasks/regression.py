@@ -142,10 +142,8 @@ class RegressionTask(SentenceTask):
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         """The number, or all numbers in the order of the columns, whatever ``top_k``."""
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
-        answers = [
-            {"label": name, "score": number}
-            for name, number in zip(self.labels, numbers, strict=True)
-        ]
+        pairs = zip(self.labels, numbers, strict=True)
+        answers = [{"label": name, "score": number} for name, number in pairs]
         return answers[0] if len(answers) == 1 and top_k is DEFAULT else answers
 
     def plain(self, decided: np.ndarray, row: Row) -> Any:

@@ -217,11 +217,8 @@ class TextInputBuilder:
         step = room - stride
         starts = range(0, max(1, len(ids) - stride), step)
         pieces = [self.one(ids[start : start + room]) for start in starts[:most]]
-        token_ids = np.concatenate(pieces)
-        parts = tuple(map(len, pieces))
-        types = np.concatenate([self.types_of(piece) for piece in pieces])
-        example = Example(token_ids, types, parts=parts, **targets)
-        return example, len(starts) > most
+        examples = [Example(piece, self.types_of(piece)) for piece in pieces]
+        return join(examples, **targets), len(starts) > most
 
 
 def truncation_warning(truncated: int, total: int, limit: str, what: str) -> str:

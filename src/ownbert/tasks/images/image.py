@@ -153,10 +153,8 @@ class ImageTask(SingleLabelTask):
 
     def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
         """Images, or images with labels, or a table with a column for each."""
-        table = is_table(data) or isinstance(data, Mapping)
-        if not table and isinstance(data, list) and data and isinstance(data[0], Mapping):
-            table = True
-        if not table:
+        rows = isinstance(data, list) and data and isinstance(data[0], Mapping)
+        if not (rows or is_table(data) or isinstance(data, Mapping)):
             return data
         image_table = table_of(data, name=name)
         columns = [first_of(image_table.names, names) for names in (IMAGES, LABELS)]

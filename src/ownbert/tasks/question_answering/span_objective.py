@@ -39,9 +39,8 @@ class SpanObjective(RowObjective):
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         a, b = log_softmax(one, batch), log_softmax(two, batch)
-        return (
-            (a.exp() - b.exp()) * (a - b)
-        ).sum() / 4  # mean of two directions and of start and end
+        # The mean of two directions, and of start and end.
+        return ((a.exp() - b.exp()) * (a - b)).sum() / 4
 
 
 def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
