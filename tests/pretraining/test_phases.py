@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from ownbert import InputError, pretrain
+from ownbert.errors import InputWarning
 from ownbert.pretraining.init_weights import new_config
-from ownbert.pretraining.pretrain_recipe import PretrainRecipe
+from ownbert.pretraining.pretrain_recipe import PretrainRecipe, PretrainTask
 from ownbert.pretraining.pretraining_run import Pretraining, preview_pretraining
 from ownbert.settings import dump, resolve
 from ownbert.text.tokenizer import Tokenizer
@@ -128,15 +129,25 @@ def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str)
 
 
 @pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"objectives": ("plm",), "mask_rate": 0.3}, "task.mask_rate does not apply to plm"),
+        ({"objectives": ("clm",), "masking": "word"}, "task.masking does not apply to clm"),
+        ({"span_length": 5.0}, "task.span_length does not apply to bow, mlm"),
+    ],
+)
+def test_settings_without_effect_are_named(task: dict[str, Any], message: str):
+    with pytest.warns(InputWarning, match=message):
+        PretrainRecipe(task=PretrainTask(**task))
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["phases=[{share: 0.5}]"], "add up to 0.5; they must add up to 1"),
         (["phases=[{share: 1, mask: 2}]"], r"no setting phases\[0\].mask"),
         (["phases=[{share: 0.5, objectives: [mlm, rtd]}, {share: 0.5}]"], "needs it in all"),
         (["task.objectives=mlm,nsp,sop"], "nsp and sop, which share a head"),
-        (["task.objectives=plm", "task.mask_rate=0.3"], "task.mask_rate does not apply to plm"),
-        (["task.objectives=clm", "task.masking=word"], "task.masking does not apply to clm"),
-        (["task.span_length=5"], "task.span_length does not apply to bow, mlm"),
         (["task.objectives=rtd"], "must have mlm, clm, plm or span_corruption"),
         (["task.objectives=mlm,plm"], r"plm, which trains another architecture \(XLNet\)"),
         (["phases=[{share: 0.5, objectives: plm}, {share: 0.5}]"], "plm needs it in all phases"),

@@ -7,7 +7,7 @@ from ownbert import limits
 from ownbert.batches import MASKINGS
 from ownbert.checks import between, each, one_of, positive, up_to
 from ownbert.config.encoder import SIZES
-from ownbert.errors import InputError
+from ownbert.errors import InputError, warn_of_input
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.settings import CheckedSettings, section, setting
@@ -266,9 +266,9 @@ class PretrainRecipe(CheckedSettings):
         used = set[str]().union(*(one.uses for one in objectives_of(self.objectives)))
         for name in ("masking", "mask_rate", "ngram", "span_length"):
             if name not in used and getattr(self.task, name) != getattr(PretrainTask, name):
-                raise InputError(
-                    f"task.{name} does not apply to {', '.join(sorted(self.objectives))}"
-                )
+                # Not refused, because runs with such recipes can be resumed.
+                names = ", ".join(sorted(self.objectives))
+                warn_of_input(f"task.{name} does not apply to {names} and has no effect")
         for one in objectives_of(self.objectives):
             if one.network is None:
                 continue
