@@ -14,7 +14,13 @@ import pyarrow as pa
 import pytest
 
 from ownbert import InputError, Predictor, predict
-from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, positional_names
+from ownbert.tables.columns import (
+    COLUMNS,
+    ColumnNames,
+    find_columns,
+    positional_names,
+    read_texts,
+)
 from ownbert.tables.memory import Lines, table_of, texts_and_labels
 from ownbert.tables.tables import columns, place, read_values
 
@@ -84,6 +90,17 @@ def test_names_of_classes_replace_their_numbers():
 def test_a_row_may_lack_what_others_have():
     table = table_of([{"text": "one"}, {"text": "two", "label": np.int64(3)}])
     assert list(table.read(["text", "label"])) == [(1, ("one", None)), (2, ("two", 3))]
+
+
+def test_columns_of_mappings_may_be_numbers():
+    """As in ``DataFrame.to_dict("records")`` of a file without a header."""
+    rows = [{0: "one", 1: "a"}, {0: "two", 1: "b"}]
+    assert list(read_texts(table_of(rows), text_column="0")) == ["one", "two"]
+
+
+def test_finding_the_column_of_lines_loses_none():
+    lines = Lines(json.dumps({"remark": text}) for text in TEXTS)
+    assert list(read_texts(table_of(lines))) == TEXTS
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 from ownbert.errors import InputError, in_short, warn_of_input
+from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, kind_of, read_values, shown_columns
 
 _ROWS = 1_000
@@ -90,6 +91,8 @@ def first_rows_of(path: Source, names: Sequence[str], most: int) -> dict[str, tu
     """The values of the first rows by column; empty if rows are malformed or can only be read
     once."""
     names = [name for name in names if list(names).count(name) == 1]
+    if isinstance(path, MemoryTable) and path.once:
+        return {}
     try:
         rows = [values for _, values in islice(read_values(path, names), most)]
     except InputError:

@@ -52,11 +52,13 @@ class MemoryTable:
         name: description of the rows, for messages.
         names: column names.
         rows: yields the values of the given columns, row by row.
+        once: whether rows can be read only once.
     """
 
     name: str
     names: tuple[str, ...]
     rows: Callable[[Sequence[str]], Iterator[tuple[Any, ...]]] = field(repr=False)
+    once: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -269,16 +271,18 @@ def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
 
 def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
     """A table from a list of mappings; rows may lack columns."""
-    columns: dict[str, None] = {}
+    columns: dict[str, Any] = {}
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise InputError(
                 f"{name}, row {number} is a {type(row).__name__} among mappings; all rows must "
                 "have the same form"
             )
-        columns.update(dict.fromkeys(map(str, row)))
+        columns.update({str(key): key for key in row})
     return MemoryTable(
-        name, tuple(columns), lambda names: (tuple(row.get(key) for key in names) for row in rows)
+        name,
+        tuple(columns),
+        lambda names: (tuple(row.get(columns[key]) for key in names) for row in rows),
     )
 
 
@@ -296,12 +300,16 @@ def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
                 f"the first line of {name} looks like the header of a table, but each line is read "
                 "as a text: give a file for a table"
             )
-        return MemoryTable(name, (column,), lambda names: ((line,) * len(names) for line in every))
+        return MemoryTable(
+            name, (column,), lambda names: ((line,) * len(names) for line in every), once=True
+        )
     numbered = enumerate(every, start=1)
     records = (parse_object(line, f"{name}, row {number}") for number, line in numbered)
     start = next(records)
     rest = chain([start], records)
-    return MemoryTable(name, tuple(start), lambda names: (tuple(map(r.get, names)) for r in rest))
+    return MemoryTable(
+        name, tuple(start), lambda names: (tuple(map(r.get, names)) for r in rest), once=True
+    )
 
 
 def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:
