@@ -54,6 +54,7 @@ def test_all_ways_of_writing_answers_are_read_alike(tmp_path: Path):
     row = {"question": "Who?", "context": CONTEXT, "id": 7}
     ways: list[Any] = [
         {"text": ["Zoé", "Paris"], "answer_start": [0, CONTEXT.index("Paris")]},
+        {"text": ["Zoé", "Paris"], "answer_start": ["0.0", float(CONTEXT.index("Paris"))]},
         [{"text": "Zoé", "answer_start": 0}, {"text": "Paris"}],
         ["Zoé", "Paris"],
     ]
@@ -61,7 +62,7 @@ def test_all_ways_of_writing_answers_are_read_alike(tmp_path: Path):
     for name in ("rows.jsonl", "rows.json"):
         lines = "\n".join(json.dumps({**row, "answers": way}) for way in [*ways, "Zoé", []])
         found = read(tmp_path / name, lines)
-        assert [q.answers for q in found] == [*[wanted] * 3, wanted[:1], ()]
+        assert [q.answers for q in found] == [*[wanted] * 4, wanted[:1], ()]
         assert {(q.id, q.question, q.context) for q in found} == {(7, "Who?", CONTEXT)}
         assert found[1].where.endswith(f"{name}, line 2")
 
@@ -123,6 +124,7 @@ def test_questions_to_predict_need_no_answers(tmp_path: Path):
         ("a.csv", "question,answer\n", "no column 'context'"),
         ("a.csv", "question,context,answers\n", "has no questions"),
         ("a.csv", "question,context,answers,start\n?,a b,b,x\n", "line 2: 'answer_start' is 'x'"),
+        ("a.csv", "question,context,answers,start\n?,a b,b,1e999\n", "'answer_start' is '1e999'"),
         ("a.jsonl", '{"question": "?", "context": "a", "answers": null}', "line 1: 'answers' is"),
         (
             "a.jsonl",

@@ -10,6 +10,7 @@ or one text. A missing or empty answer means that the text does not contain one.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -206,10 +207,10 @@ def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[Go
 def _whole_number(value: Any, where: str) -> int | None:
     if value is None or value == "":
         return None
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: 'answer_start' is {value!r}, not a whole number") from None
+    with suppress(TypeError, ValueError, OverflowError):
+        if float(value).is_integer():  # pandas writes 5.0 in columns with gaps
+            return int(float(value))
+    raise InputError(f"{where}: 'answer_start' is {value!r}, not a whole number")
 
 
 _NEEDED_KEY = object()
