@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownbert.errors import InputError
-from ownbert.files.input_files import protected, refuse_same
+from ownbert.files.input_files import protected, refuse_same, refuse_second_reading
 from ownbert.files.json_files import read_json, write_json
-from ownbert.files.text_files import open_text
+from ownbert.files.resumable_file import ResumableFile
+from ownbert.files.text_files import READ_BUFFER, open_text
 from ownbert.files.writing import atomic_path, write_text
 from ownbert.tables.tables import columns
 
@@ -43,6 +44,14 @@ def test_a_pipe_is_not_waited_for_twice(tmp_path: Path):
         writer.join()
         with pytest.raises(InputError, match="is a pipe, which can be read only once"):
             next(open_text(pipe))
+    with protected([pipe]):  # a function that a command calls protects its inputs, too
+        for reads in range(2):
+            with protected([pipe]):
+                if not reads:
+                    refuse_second_reading(pipe)
+                    continue
+                with pytest.raises(InputError, match="can be read only once"):
+                    refuse_second_reading(pipe)
 
 
 def test_a_device_is_not_replaced(tmp_path: Path):
@@ -167,6 +176,20 @@ def test_lines_end_at_newlines_only(tmp_path: Path):
     path = tmp_path / "text"
     path.write_bytes("\ufeffa\u2028b\x0bc\x0cd\x85e\r\n\r\nlast \rone".encode())
     assert list(open_text(path)) == [(1, "a\u2028b\x0bc\x0cd\x85e"), (2, ""), (3, "last \rone")]
+    # A line end of two characters is one where blocks of returns alone meet, too.
+    path.write_bytes(b"a\r" + b"b" * (READ_BUFFER - 3) + b"\r\nc\r\r\nd")
+    assert [(n, line[:2]) for n, line in open_text(path)] == [
+        *enumerate(["a", "bb", "c", "", "d"], 1)
+    ]
+
+
+def test_a_setting_that_only_the_stopped_run_has_differs(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    stopped = ResumableFile(path, {"format": 1, "encoding": "cp1252"}, resume=False)
+    stopped.write(["1\n"])
+    stopped.close()
+    with pytest.raises(InputError, match="the stopped run differs in its encoding"):
+        ResumableFile(path, {"format": 1}, resume=True)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))))

@@ -87,7 +87,7 @@ def protected(sources: Any) -> Iterator[None]:
         sources: as for ``refuse_same``.
     """
     token = _protected.set(_protected.get() | _identities(sources))
-    pipes = _pipes.set(_pipes.get() or set())
+    pipes = _pipes.set(set() if (known := _pipes.get()) is None else known)
     try:
         yield
     finally:

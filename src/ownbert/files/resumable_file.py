@@ -82,7 +82,8 @@ class ResumableFile:
                 before = read_json(self.metadata)
             except InputError:
                 before = {}
-            refuse_other_run(self.path, before, self.made_for, "start over without --resume")
+            now = {**dict.fromkeys(before), **self.made_for}
+            refuse_other_run(self.path, before, now, "start over without --resume")
             size = self._complete_size()
         self.file.truncate(size)
         write_json(self.metadata, self.made_for)

@@ -177,6 +177,8 @@ def _split(
 def _split_at_returns(path: Path, rest: Any, stream: Any, lf: Any, cr: Any) -> Iterator[Any]:
     number, more = 1, rest
     while more:
+        while rest.endswith(cr) and (next_one := stream.read(1)):  # perhaps a line feed
+            rest += next_one
         # Later line feeds end lines as well.
         *lines, rest = rest.replace(cr + lf, cr).replace(lf, cr).split(cr)
         yield from lines
