@@ -73,6 +73,8 @@ def test_texts_of_one_side_are_not_told(remembered: Path):
     assert found.membership.low < 0.5 < found.membership.high
     with pytest.raises(InputError, match="20 training texts and the same number of held-out texts"):
         ownbert.audit(remembered / "bert", texts[:60], texts[:60])
+    with pytest.raises(InputError, match="there are 20 and 0"):  # also of those not sampled
+        ownbert.audit(remembered / "bert", texts, texts[:30], most=20)
 
 
 def test_canaries_change_no_file_and_no_held_out_text(remembered: Path):
@@ -112,6 +114,13 @@ def test_copies_are_eight_words_in_a_row(tmp_path: Path):
     (tmp_path / "report.txt").write_text("今天天气很好我们出去玩", encoding="utf-8")
     assert copies(tmp_path, [text, text, "other"]) == {"README.md": 2}
     assert copies(tmp_path, ["今天天气很好我们"]) == {"report.txt": 1}
+    # Our pages escape "<" only, programs for ASCII escape all others.
+    (tmp_path / "report.txt").write_text("\\u003cb>今天天气很好我们出去玩", encoding="utf-8")
+    (tmp_path / "rows.json").write_text(
+        json.dumps(f"今天天气很好我们出去玩 {text}".replace(" ", "\n"))
+    )
+    assert copies(tmp_path, ["今天天气很好我们"]) == {"report.txt": 1, "rows.json": 1}
+    assert copies(tmp_path, [text]) == {"README.md": 1, "rows.json": 1}
 
 
 def test_classifiers_are_audited_by_their_loss(classifier: Path, topics: Path, tmp_path: Path):

@@ -197,18 +197,20 @@ def _of_texts(
     def texts(given: Any) -> Iterator[str]:
         return (text for _, text in records_of(as_inputs(given), columns))
 
+    (kept, count), (others, _) = (
+        drawn((t for t in texts(each) if t.strip()), most) for each in (train, held_out)
+    )
+    unseen = set(others)
     counts: Counter[str] = Counter()
     tokenizer = scorer.filler.tokenizer
     for block in blocks(texts(train), size=len):
+        unseen.difference_update(block)
         for ids, _ in tokenizer.with_offsets(block):
             counts.update(tokenizer.tokens(ids.tolist()))
-    both = [drawn((t for t in texts(each) if t.strip()), most) for each in (train, held_out)]
-    known = set(both[0][0])
-    kept, (others, _) = both[0][0], both[1]
-    others = [text for text in others if text not in known]
+    others = [text for text in others if text in unseen]
     _require(len(kept), len(others))
-    if say is not None and both[0][1] > len(kept):
-        say(f"note: {len(kept):,} of the {both[0][1]:,} training texts are scored")
+    if say is not None and count > len(kept):
+        say(f"note: {len(kept):,} of the {count:,} training texts are scored")
     members, rest = scorer(kept), scorer(others)
     # Tokens unseen in training would identify held-out texts by vocabulary, not by memorisation.
     means = ([_mean(one, counts) for one in side] for side in (members, rest))

@@ -41,7 +41,8 @@ def _shown(path: Path) -> str:
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".html":
         text = html.unescape(re.sub(r"<[^>]*>", " ", text))
-    return text.encode().decode("unicode_escape", "ignore") if "\\u" in text else text
+    escapes = re.compile(r"\\u([0-9a-fA-F]{4})|\\[nrt]")  # of JSON
+    return escapes.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
 
 
 def _runs(text: str) -> Iterator[tuple[str, ...]]:
