@@ -324,6 +324,9 @@ def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: No
     done = run_cli("explain", trained, *texts, "--json", "--method", "leave_one_out")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["target"] for row in rows] == [KEYS[label] for label in labels]
+    lines = "\n".join(json.dumps({"text": text}) for text in texts)  # as for predict
+    piped = run_cli("explain", trained, "--json", "--method", "leave_one_out", stdin=lines)
+    assert piped.stdout == done.stdout
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     picture = tmp_path / "curves.png"
     done = run_cli("faithfulness", trained, tmp_path / "texts.txt", "-o", picture)

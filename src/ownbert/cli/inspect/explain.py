@@ -151,6 +151,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
     from ownbert.inspect.explain.picture import draw_explanations
     from ownbert.inspect.internals.head_choice import HeadChoice
     from ownbert.inspect.internals.observation import BUDGET
+    from ownbert.tables.memory import Lines
 
     html, png = settings.html, settings.png
     if png is not None:
@@ -165,15 +166,18 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
             ),
             err=True,
         )
-    if not isinstance(given, list | Path):
-        given = list(islice(given, settings.rows))
+    expected, data = settings.rows, given
+    if isinstance(given, list):
+        expected = min(expected, len(given))
+    elif not isinstance(given, Path):
+        lines = list(islice(given, expected))
+        expected, data = len(lines), Lines(lines) if lines else []
     all_explanations: list[Explanation] = []
     inside: list[Observation | None] = []
-    expected = min(settings.rows, len(given)) if isinstance(given, list) else settings.rows
     options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
     if html is not None:  # a page offers several of the most probable labels
         options["labels"] = _LABELS
-    for encoded, explanations in explainer.explained(given, method=settings.methods, **options):
+    for encoded, explanations in explainer.explained(data, method=settings.methods, **options):
         all_explanations += explanations
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
