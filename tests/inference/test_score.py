@@ -279,12 +279,17 @@ def test_the_command(bert: Path, tmp_path: Path):
     assert {"score", "surprisal", "perplexity", "tokens"} < json.loads(plain.stdout).keys()
     done = run_cli("score", folder, "--normal", tmp_path / "normal.txt", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with pytest.raises(InputError, match="give texts, or only normal"):
+        score(folder, None, tmp_path / "o.jsonl", normal=sessions(200, 2))
     done = run_cli(
         "score", folder, tmp_path / "new.txt", "-o", tmp_path / "o.jsonl", "--html", page
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "9 texts scored; saved" in done.stdout
     assert "unseen: crash" in page.read_text()
+    normal = ("--normal", tmp_path / "normal.txt", "-o", tmp_path / "piped.jsonl")
+    assert run_cli("score", folder, *normal, stdin="\n".join(ODD)).returncode == 0
+    assert len((tmp_path / "piped.jsonl").read_text().splitlines()) == 4
     piped = run_cli("score", folder, stdin="\n".join(ODD))
     assert [json.loads(line)["flag"] for line in piped.stdout.splitlines()] == [True] * 4
 

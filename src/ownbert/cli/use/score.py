@@ -100,7 +100,7 @@ def score(
     if settings.html is not None and resume:
         raise InputError("a page needs all rows: omit --resume or --html")
     inputs: Any = None
-    if texts or not settings.normal:
+    if texts or to_file or settings.html or not settings.normal:
         inputs = given_texts(texts or (), columns, folder, missing=_NOTHING)
     page = None if settings.html is None else MostUnusual()
     given: dict[str, Any] = {

@@ -365,8 +365,8 @@ def score(
         InputError: a text cannot be read, or, with ``resume``, the model, the texts or the options
             differ.
     """
-    if texts is None and normal is None:
-        raise InputError("nothing to score: texts and normal are missing")
+    if texts is None and (normal is None or output is not None):
+        raise InputError("nothing to score: give texts, or only normal")
     output, dealt = part_of(output, shard)
     inputs = None if texts is None else as_inputs(texts)
     columns = ColumnNames(text=text_column, id=id_column)
