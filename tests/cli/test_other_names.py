@@ -37,6 +37,7 @@ from support.tiny import LABELS, made
         # What others call it is what it is here.
         (["evaluate", "folder", "--test", "x.csv"], "no such file: x.csv"),
         (["fit", "x.csv", "--max-minutes", "1"], "-o is needed"),
+        (["pretrain", "--data", "nosuch", "optim.name=adamw", "--dry-run"], "no token store"),
         (["finetune", "classify", "--lr", "1", "--num_train_epochs", "3"], "-o is needed"),
     ],
 )

@@ -57,13 +57,14 @@ COMMANDS = dict(_commands())
 _FILE_OPTIONS = ("--data", "--input")
 _AS_ARGUMENT = {
     **dict.fromkeys(("file", "data", "inputs"), _FILE_OPTIONS),
-    **{name: (f"--{name}", *_FILE_OPTIONS) for name in ("train", "tokens")},
+    "train": ("--train", *_FILE_OPTIONS),
     "text": ("--text",),
     "texts": (*_FILE_OPTIONS, "--text"),
     "queries": (*_FILE_OPTIONS, "--text", "--query"),
 }
-# Hidden options whose values are treated as the first argument, the folder.
+# Hidden options whose values are treated as the first argument: the folder, or the token store.
 _AS_FIRST = dict.fromkeys(("folder", "model"), ("--model", "--folder"))
+_AS_FIRST["tokens"] = ("--tokens", *_FILE_OPTIONS)
 
 # Options that name outputs. Paths given to other options are inputs, and are never overwritten.
 OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
