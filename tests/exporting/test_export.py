@@ -162,6 +162,11 @@ def test_files_of_the_same_names_are_replaced(tmp_path: Path):
     with pytest.raises(FileNotFoundError), complete_folder(tmp_path / "a" / "b") as new:
         (new / "missing" / "half").write_text("half")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    with complete_folder(tmp_path / "link") as new:
+        (new / "a").write_text("new")
+    assert (tmp_path / "empty" / "a").read_text() == "new"
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def complete_folder(target: Path) -> Iterator[Path]:
     In an existing folder, files of the same names are replaced and others are kept, as is a card
     written by the user.
     """
-    target = Path(os.path.abspath(target))  # "." has no name
+    target = Path(os.path.realpath(target))  # "." has no name, and links may lead to other disks
     created = missing_folders(target.parent)
     make_folder(target.parent)
     new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
