@@ -19,6 +19,7 @@ from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.translate.translation_recipe import TranslateRecipe
 from support.cli import run_cli
 
 HOUR = 3600.0
@@ -125,6 +126,13 @@ def test_the_state_of_a_run(tmp_path: Path):
     assert read_run(longer).state == "stopped at step 200, resumable"
     # Out of patience before the last step; its saved states are deleted at the end.
     assert read_run(make_finetuning(tmp_path / "h", [0.5])).state == "finished"
+    # A translation keeps its states, so that it can go on for more epochs.
+    rows = [{"step": 10 * n, "epoch": n, "seconds": 1.0 * n} for n in (1, 2)]
+    for epochs, state in ((2, "finished"), (3, "stopped at step 20, resumable")):
+        recipe = dump(resolve(TranslateRecipe, options={"epochs": epochs}))
+        folder = write_run(tmp_path / f"t{epochs}", recipe, 5, rows)
+        (folder / "checkpoints" / "step-00000020").mkdir(parents=True)
+        assert read_run(folder).state == state
 
 
 def test_only_settings_that_differ_are_shown(runs: Path):

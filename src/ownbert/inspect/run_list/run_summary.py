@@ -211,7 +211,11 @@ def _state(
     if not rows:
         return "nothing logged yet"
     last = rows[-1]
-    limits = (("run.max_steps", last["step"]), ("run.max_minutes", last.get("seconds", 0.0) / 60))
+    limits = (
+        ("run.max_steps", last["step"]),
+        ("run.max_minutes", last.get("seconds", 0.0) / 60),
+        ("run.epochs", max(row.get("epoch", 0) for row in rows)),
+    )
     # A fine-tuning run deletes its states when it finishes.
     finished = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
     for name, reached in limits:
