@@ -280,20 +280,13 @@ class Explainer:
             return
         methods = {name: method_named(name) for name in names}
         for encoded in self.encoded(data, target, by, labels, rows):
-            yield (
-                encoded,
-                [
-                    encoded.explanation(
-                        found.name,
-                        found.shown,
-                        name,
-                        *_mean([function(explained) for explained in of_models]),
-                        found.answers,
-                    )
-                    for found, of_models in self.explained_targets(encoded)
-                    for name, function in methods.items()
-                ],
-            )
+            explanations = []
+            for found, of_models in self.explained_targets(encoded):
+                for name, function in methods.items():
+                    values, gap = _mean([function(explained) for explained in of_models])
+                    about = found.name, found.shown, name, values, gap, found.answers
+                    explanations.append(encoded.explanation(*about))
+            yield encoded, explanations
 
     def _of_linear_models(
         self, linear: LinearShares, read: Iterable[Row], target: str | None, by: str, labels: int
@@ -306,19 +299,13 @@ class Explainer:
             if not words:
                 self.skipped += 1
                 continue
-            encoded, answers = (
-                ExplainedRow(number, row.texts, nothing, words, ()),
-                linear.answers(row),
-            )
-            yield (
-                encoded,
-                [
-                    encoded.explanation(
-                        name, shown, CONTRIBUTIONS, linear.shares(row, index, words), None, answers
-                    )
-                    for index, name, shown in linear.targets(row, target, labels)
-                ],
-            )
+            encoded = ExplainedRow(number, row.texts, nothing, words, ())
+            answers, explanations = linear.answers(row), []
+            for index, name, shown in linear.targets(row, target, labels):
+                values = linear.shares(row, index, words)
+                about = name, shown, CONTRIBUTIONS, values, None, answers
+                explanations.append(encoded.explanation(*about))
+            yield encoded, explanations
 
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
@@ -372,14 +359,8 @@ class Explainer:
     ) -> Iterator[tuple[Target, list[ExplainedTarget]]]:
         """Yield each target of a row, with one entry for each model of the folder."""
         for target in encoded.targets:
-            example, words = encoded.example, encoded.words
-            yield (
-                target,
-                [
-                    ExplainedTarget(model, self.head, example, words, target, self.mask)
-                    for model in self.models
-                ],
-            )
+            given = encoded.example, encoded.words, target, self.mask
+            yield target, [ExplainedTarget(model, self.head, *given) for model in self.models]
 
     def encoded(
         self,

@@ -118,11 +118,8 @@ class _Picture:
         left -= 92
         for step in range(41):
             self._box(left + 2 * step, 2.2, step / 20 - 1)
-        self._text(
-            "against the prediction",
-            left - 10 - self._measure("against the prediction"),
-            color=_SOFT,
-        )
+        against = "against the prediction"
+        self._text(against, left - 10 - self._measure(against), color=_SOFT)
         self._down += _LINE + _GAP
 
     def rule(self) -> None:

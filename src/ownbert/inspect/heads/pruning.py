@@ -107,12 +107,8 @@ class Pruning:
         rounds = min(rounds, pruned)
 
         def prune(labelled: LabelledModel, number: int) -> None:
-            _prune(
-                labelled.model,
-                gradient_importance(labelled),
-                round(pruned * number / rounds),
-                heads,
-            )
+            total = round(pruned * number / rounds)
+            _prune(labelled.model, gradient_importance(labelled), total, heads)
 
         return self._prune_in_rounds(whole, prune, rounds)
 

@@ -127,18 +127,9 @@ class WeightsCollector(dict[int, list[Tensor]]):
         values = (_BYTE * (weights.clamp_min(0) / peaks).sqrt()).round().byte().cpu().numpy()
         for index, head in enumerate(names):
             key_index = None if keys is None else keys[index].astype(np.uint16)
-            self.heads.append(
-                HeadWeights(
-                    sequence,
-                    layer,
-                    head,
-                    float(peaks[index]),
-                    values[index],
-                    key_index,
-                    thumbnails[index],
-                    shares[index],
-                )
-            )
+            weights_of_head = float(peaks[index]), values[index], key_index
+            seen = thumbnails[index], shares[index]
+            self.heads.append(HeadWeights(sequence, layer, head, *weights_of_head, *seen))
 
 
 def _shares(weights: Tensor, separators: Sequence[int]) -> list[tuple[float, ...]]:

@@ -215,9 +215,7 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
     def note_attention(path: str, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> None:
         for side, value in (("q", q), ("k", k), ("v", v)):
             note((path, side), value)
-        observed.setdefault(
-            (path, "weights"), ()
-        )  # reserves the position; values are filled in later
+        observed.setdefault((path, "weights"), ())  # its place; it is filled in later
 
     with ExitStack() as stack:
         for path, side, *_ in _STEPS:
