@@ -70,9 +70,10 @@ def test_names_among_texts_are_names(tmp_path: Path):
         vocabulary([str(tmp_path / "a.txt"), "3 4"], tmp_path / "out")
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("line", ["{text}", '{{"text": "{text}"}}'], ids=["txt", "jsonl"])
-def test_standard_input_and_pipes(line: str, tmp_path: Path):
-    text = "".join(line.format(text=t.replace("\n", " ")) + "\n" for t in TEXTS)
+def test_standard_input_and_pipes(line: str, mark: str, tmp_path: Path):
+    text = mark + "".join(line.format(text=t.replace("\n", " ")) + "\n" for t in TEXTS)
     (tmp_path / "a.jsonl" if "{" in text else tmp_path / "a.txt").write_text(text)
     of_file = vocabulary(next(tmp_path.glob("a.*")), tmp_path / "file")
     command = ("vocab", "--kind", "blank", "--min-count", 1, "-o")

@@ -88,6 +88,7 @@ def _stdin_lines() -> Iterator[str]:
     try:
         for line in decoded_lines(sys.stdin.buffer, encoding):
             number += 1
+            line = line.removeprefix("\ufeff") if number == 1 else line  # the byte order mark
             yield line.rstrip("\r\n")
     except UnicodeError:
         shown = "UTF-8" if encoding == UTF8 else encoding

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError, is_on_command_line
-from ownbert.files.text_files import own_text
+from ownbert.files.text_files import UTF8_BOM, own_text
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import is_known
 
@@ -122,9 +122,8 @@ def _read_once(name: str, folder: Path) -> str:
 def _copied(source: Any, copy: Path) -> str:
     first = source.read(1 << 16)
     # The first character distinguishes JSON lines from texts.
-    copy = copy.with_name(
-        f"{copy.name}.jsonl" if first.lstrip()[:1] == b"{" else f"{copy.name}.txt"
-    )
+    is_json = first.removeprefix(UTF8_BOM).lstrip()[:1] == b"{"
+    copy = copy.with_name(f"{copy.name}.{'jsonl' if is_json else 'txt'}")
     copy.parent.mkdir()
     with copy.open("wb") as file:
         file.write(first)

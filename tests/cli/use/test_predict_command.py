@@ -81,6 +81,7 @@ def test_mistakes_in_what_is_given(classifier: Path, tmp_path: Path):
     assert "--resume continues an output file" in refused(classifier, "red1", "--resume")
     lines = '{"text": "red1"}\nblue1\n'
     assert "the input, row 2: not JSON" in refused(classifier, stdin=lines)
+    assert "the input, row 2: not JSON" in refused(classifier, stdin=f"\ufeff{lines}")
     assert "standard input, line 1: not UTF-8" in refused(classifier, stdin=b"\xff\n")  # type: ignore
     assert "--threshold" in refused(classifier, "red1", "--threshold", 2)
 
