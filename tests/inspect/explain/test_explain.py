@@ -327,6 +327,10 @@ def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: No
     lines = "\n".join(json.dumps({"text": text}) for text in texts)  # as for predict
     piped = run_cli("explain", trained, "--json", "--method", "leave_one_out", stdin=lines)
     assert piped.stdout == done.stdout
+    # Only as much of a file is read as is explained.
+    (tmp_path / "long.jsonl").write_text(f"{lines}\n" * 20 + "no JSON\n")
+    first = run_cli("explain", trained, tmp_path / "long.jsonl", "--rows", 1, "--json")
+    assert first.stdout.count("\n") == 1, first.stderr
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     picture = tmp_path / "curves.png"
     done = run_cli("faithfulness", trained, tmp_path / "texts.txt", "-o", picture)

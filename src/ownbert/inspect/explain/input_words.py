@@ -172,5 +172,7 @@ def skipped_warning(count: int) -> str:
 
 def rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
     """Rows of the predictor's task: a list of them, or data in any form that it accepts."""
+    if isinstance(data, Path):
+        return predictor.task.stream(data)  # of a large file only the first rows may be needed
     are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
     return data if are_rows else predictor.rows(data)
