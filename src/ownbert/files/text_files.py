@@ -177,18 +177,18 @@ def _split(
 def _split_at_returns(path: Path, rest: Any, stream: Any, lf: Any, cr: Any) -> Iterator[Any]:
     number, more = 1, rest
     while more:
-        while rest.endswith(cr) and (next_one := stream.read(1)):  # perhaps a line feed
-            rest += next_one
+        held = cr if rest.endswith(cr) else rest[:0]  # a line feed may follow
         # Later line feeds end lines as well.
-        *lines, rest = rest.replace(cr + lf, cr).replace(lf, cr).split(cr)
+        rest = rest.removesuffix(held).replace(cr + lf, cr).replace(lf, cr)
+        *lines, rest = rest.split(cr)
         yield from lines
         number += len(lines)
         if len(rest) > _MOST_LINE:
             _refuse_long(path, number)
         more = stream.read(READ_BUFFER)
-        rest += more
+        rest += held + more
     if rest:
-        yield rest
+        yield rest.removesuffix(cr)
 
 
 def _refuse_long(path: Path, number: int) -> None:
