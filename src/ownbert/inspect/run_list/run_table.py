@@ -75,12 +75,13 @@ def runs_csv(runs: Sequence[RunSummary]) -> str:
 
 def draw(runs: Sequence[RunSummary], path: Path) -> Path:
     """Plot the main held-out metric of all runs, for pretraining and fine-tuning."""
-    panels = {}
+    panels: dict[str, dict[str, Any]] = {}
     for kind in _TITLES:
         chosen = [run for run in runs if run.kind == kind]
         metric = main_metric(chosen)
         if metric is not None:
-            panels[metric] = {run.name: run.rows for run in chosen if metric in run.last}
+            rows = {run.name: run.rows for run in chosen if metric in run.last}
+            panels.setdefault(metric, {}).update(rows)
     if not panels:
         raise InputError("no run has been evaluated yet: there is nothing to draw")
     figure_class()
