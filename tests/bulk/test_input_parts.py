@@ -43,7 +43,7 @@ def write_tsv(path: Path) -> None:
 def write_jsonl(path: Path) -> None:
     # The columns are those of the first object; others stand in any order.
     rows = [{"id": i, "text": t} if i % 2 == 0 else {"text": t} for i, t in enumerate(texts(50))]
-    path.write_text("\n" + "\n\n".join(map(json.dumps, rows)))
+    path.write_text("\ufeff\n" + "\n\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
 def write_text(path: Path) -> None:
@@ -127,6 +127,8 @@ def test_parts_together_are_the_file(tmp_path: Path, name: str, rows: int, packe
     [
         ("a.csv", b'text,n\na,1\n"b\nb",2\nc,3\nd\n', "a.csv, line 6: 1 field"),
         ("a.csv", b'text,n\na,1\nb,2\n"c,3\n', "a.csv, line 4: a quote is opened"),
+        ("a.csv", b"text,n\na,1\nb,2\nc\rd,3\n", "a.csv, line 4: not csv"),
+        ("a.csv", b"text,n\na\rb,1\nc,3\n", "a.csv, line 2: not csv"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n{"text": 1\n', "line 4"),
         ("a.txt", b"a\nb\nc\nd\xff\n", "a.txt, line 4: not UTF-8"),
     ],

@@ -5,7 +5,6 @@ the middle of a file. The header of a csv file and the first object of a jsonl f
 each part, so that all parts have the columns of the whole file.
 """
 
-import contextlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +27,8 @@ _MOST_BYTES = 1 << 26
 _CHUNK = 1 << 23
 # Rows of a parquet file in memory at a time.
 _ROWS = 1024
+# Bytes of a line without content; a byte order mark may precede it.
+_BLANK = b" \t\r\n\v\f" + UTF8_BOM
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def _text_parts(
     head = bytearray()
     for line in stream:
         head += line
-        if line.strip():
+        if line.strip(_BLANK):
             break
     if b"\n" not in head and b"\r" in head.strip():  # classic Mac OS line endings
         return [InputPart(number, 0, len(head))]
@@ -212,7 +213,7 @@ def _line_ends(lines: Iterable[bytes], *, blank: bool) -> Iterator[_End]:
     end = 0
     for line, content in enumerate(lines, start=2):
         end += len(content)
-        yield end, line, blank or bool(content.strip())
+        yield end, line, blank or bool(content.strip(_BLANK))
 
 
 def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
@@ -224,24 +225,24 @@ def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
     def numbered() -> Iterator[tuple[int, str]]:
         nonlocal end, line
         for content in lines:
-            starts[line] = end
             text = content if end else content.removeprefix(UTF8_BOM)
-            yield line, text.removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
-            end += len(content)
-            line += 1
+            starts[line], end, line = end, end + len(content), line + 1
+            yield line - 1, text.removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
 
-    after_header = False
-    # After an error the rest of the file is one row; the worker that reads it reports the error.
-    with contextlib.suppress(InputError):
+    seen = 0  # rows, with the header
+    try:
         for start, _ in all_rows(Path(file.address), numbered()):
-            if after_header:
+            if seen:
                 yield starts[start], start, True
-            after_header = True
+            seen += 1
             for passed in [number for number in starts if number < start]:
                 del starts[passed]
+    except InputError:  # The rest of the file is one row; its worker reports the error.
+        if seen < 2:
+            raise
     for content in lines:
         end += len(content)
-    if after_header:
+    if seen:
         yield end, line, True
 
 
