@@ -162,7 +162,7 @@ def test_a_page_shows_errors_by_the_share_answered(fitted: Path, tmp_path: Path)
 
 
 def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
-    classifier: Path, topics: Path, tmp_path: Path
+    classifier: Path, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = Path(shutil.copytree(classifier, tmp_path / "model"))
     (folder / HELD_OUT).unlink(missing_ok=True)
@@ -182,6 +182,13 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
     assert isinstance(json.loads(run_cli(*line).stdout)["labels"], list)
     model = ownbert.Predictor(folder)
     assert model.calibrate(topics / "test.csv").predict(["red1 red2"], coverage=0.8)
+    assert model.predict("red1 red2", unknown=0.2)
+    with monkeypatch.context() as patch:  # the network is read once, not for each share
+        patch.delattr("ownbert.inference.abstaining.calibrate.Embedder")
+        same = [model(["red1 red2"], unknown=share, coverage=0.8) for share in (0.2, 0.3)]
+    assert same == [
+        ownbert.predict(folder, ["red1 red2"], unknown=share, coverage=0.8) for share in (0.2, 0.3)
+    ]
     # Of other weights.
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))

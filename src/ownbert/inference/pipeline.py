@@ -88,7 +88,7 @@ class Predictor:
         self.rows_predictor, self.folder = folder, folder.folder
         self.labels = self.task.labels
         self._turn = threading.Lock()
-        self._doubts: dict[OutputOptions, Any] = {}
+        self._doubts: Doubts | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -97,7 +97,7 @@ class Predictor:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Locks cannot be pickled, and calibration data are read again.
-        self.__dict__.update(state, _turn=threading.Lock(), _doubts={})
+        self.__dict__.update(state, _turn=threading.Lock(), _doubts=None)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "Predictor":
@@ -258,7 +258,7 @@ class Predictor:
 
         data = data if labels is None else (data, labels)
         held_out_of(self.rows_predictor, Path(data) if isinstance(data, str) else data)
-        self._doubts.clear()
+        self._doubts = None
         return self
 
     @property
@@ -355,13 +355,14 @@ class Predictor:
             rows, lambda block: output_rows(self.rows_predictor, block, *given)
         )
 
-    def doubts(self, options: OutputOptions) -> Any:
+    def doubts(self, options: OutputOptions) -> Doubts | None:
         """The ``Doubts`` required by the options; None if they are not required."""
         if not options.abstains:
             return None
-        if options not in self._doubts:
-            self._doubts[options] = Doubts(self.rows_predictor, options)
-        return self._doubts[options]
+        known = self._doubts
+        found = known.with_options(options) if known else Doubts(self.rows_predictor, options)
+        self._doubts = found
+        return found
 
     def _decided(self, rows: Iterable[Row]) -> Iterator[tuple[Any, Row]]:
         return self._by_block(

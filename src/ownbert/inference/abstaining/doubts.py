@@ -1,5 +1,6 @@
 """Predictions with a reject option and label sets, and their metrics. N rows, C labels."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,18 +35,35 @@ class Doubts:
         calibrate: Any = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        from ownbert.inference.abstaining.calibrate import embedder_of, held_out_of
+        from ownbert.inference.abstaining.calibrate import held_out_of
 
         opened.task.refuse_output_options(options)
         self.labels = opened.task.labels
-        held_out = held_out_of(opened, calibrate, say, options)
-        self.identity = held_out.identity
-        self._scope, self._embedder, self.threshold, self.least = held_out.scope, None, None, None
+        self._opened, self._embedder = opened, None
+        self._held_out = held_out_of(opened, calibrate, say, options)
+        self._scope, self.identity = self._held_out.scope, self._held_out.identity
+        self._choose(options)
+
+    def with_options(self, options: OutputOptions) -> "Doubts":
+        """The same calibration, with its network in memory, for other options.
+
+        Raises:
+            InputError: there are too few held-out rows.
+        """
+        others = copy.copy(self)
+        others._choose(options)
+        return others
+
+    def _choose(self, options: OutputOptions) -> None:
+        from ownbert.inference.abstaining.calibrate import embedder_of
+
+        self._opened.task.refuse_output_options(options)
+        self.threshold = self.least = None
         if options.coverage is not None:
-            self.least = held_out.least_probability(options.coverage) - _ROUNDING
+            self.least = self._held_out.least_probability(options.coverage) - _ROUNDING
         if options.unknown is not None:
-            self.threshold = held_out.threshold(options.unknown)
-            self._embedder = embedder_of(opened, held_out)
+            self.threshold = self._held_out.threshold(options.unknown)
+            self._embedder = self._embedder or embedder_of(self._opened, self._held_out)
 
     def scores(self, probabilities: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
         """Out-of-scope scores (N), from probabilities (N, C): higher means less likely in scope."""
