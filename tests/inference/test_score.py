@@ -300,6 +300,7 @@ def test_mistakes_get_one_line(bert: Path, tmp_path: Path):
     made(classifier, "classification")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "few.txt").write_text("open check close\n" * 30)
+    (tmp_path / "many.txt").write_text("open check close\n" * 100)
     (tmp_path / "a.csv").write_text("one,two\n1,2\n")
     before = sorted(path.name for path in folder.iterdir())
     for arguments, message in [
@@ -317,7 +318,11 @@ def test_mistakes_get_one_line(bert: Path, tmp_path: Path):
             (folder, "a", "--html", tmp_path / "p.html", "-o", tmp_path / "o.jsonl", "--resume"),
             "all rows",
         ),
-        ((folder, tmp_path / "few.txt", "-o", tmp_path / "o.txt"), "cannot tell the file type"),
+        ((folder, "a", "-o", tmp_path / "o.txt"), "cannot tell the file type"),
+        (
+            (folder, "a", "-o", tmp_path / "o.txt", "--normal", tmp_path / "many.txt"),
+            "cannot tell the file type",
+        ),
         ((folder, tmp_path / "few.txt", "-o", tmp_path / "few.txt"), "few.txt"),
         ((folder, tmp_path / "few.txt", "--html", tmp_path / "few.txt"), "few.txt"),
         ((folder,), "the input is empty"),

@@ -19,7 +19,7 @@ from ownbert.hub import PREFIX, model_folder
 from ownbert.inference.compute import Progress, Say, say_each
 from ownbert.inference.embedding.vector_files import Record, as_inputs, records_of, sources_of
 from ownbert.inference.fill_mask import Filler
-from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalProfile
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
@@ -375,6 +375,7 @@ def score(
         scored_rows = ScoredRows(folder, inputs, **options)
         scored = (one for block in scored_rows.blocks for one in scored_rows.scored(block))
         return 0 if inputs is None else [*scored]
+    require_rows_name(output)
     sources = sources_of(inputs)
     refuse_same([folder, *sources], output)
     require_identity(made_for(sources, {}), resume=resume)
