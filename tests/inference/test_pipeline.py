@@ -326,7 +326,13 @@ def test_images_in_memory(tmp_path: Path):
     expected = predictor(pixels)
     assert [[*map(str, each[0])] for each in expected] == [["label", "score"]] * 6
     images[0].save(tmp_path / "one.png")
-    for one in (images[0], pixels[0], str(tmp_path / "one.png"), tmp_path / "one.png"):
+    for one in (
+        images[0],
+        pixels[0],
+        pixels[0, ..., None],
+        str(tmp_path / "one.png"),
+        tmp_path / "one.png",
+    ):
         assert alike(predictor(one), expected[0])
     for several in (images, [*pixels], {"image": images}):
         assert alike(predictor(several), expected)

@@ -443,9 +443,9 @@ def _refuse_options_of_pipelines(given: Mapping[str, Any]) -> None:
 
 
 def _is_one_image(data: Any) -> bool:
-    """Whether the input is one image: a file, a Pillow image, or an array (height, width[, 3])."""
+    """Whether the input is one image: a file, a Pillow image, or an array (height, width[, C])."""
     if isinstance(data, str | os.PathLike):
         return not Path(data).is_dir() and is_image(Path(data))
     if isinstance(data, np.ndarray):
-        return data.ndim == 2 or (data.ndim == 3 and data.shape[-1] == 3)
+        return data.ndim == 2 or (data.ndim == 3 and data.shape[-1] in (1, 3))
     return is_image(data)
