@@ -13,6 +13,7 @@ from ownbert import InputError, Predictor, evaluate
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
+from ownbert.serve.served_model import ServedModel
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.tiny import SPECIAL, change_config
@@ -121,6 +122,11 @@ def test_labels_of_lists_in_jsonl(base: Path, tmp_path: Path):
     ]
     assert predictor.predict(rows).tolist() == ["nouns", "verbs"]
     assert predictor.predict(rows[0]) == "nouns"
+    served = ServedModel("m", folder)
+    served.warm_up()
+    assert [*served.predictor.decide(served.rows(rows).items)[0]] == [
+        *predictor.predict_proba(rows)[0]
+    ]
     with pytest.raises(InputError, match="has no column 'pos'"):
         predictor.predict("w1 w2 w3")
     with pytest.raises(InputError, match="3 words, but 2 tags in column 'size'"):

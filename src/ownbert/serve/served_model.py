@@ -220,6 +220,9 @@ class ServedModel:
 
     def warm_up(self) -> None:
         """Compute inputs of several lengths, so that the first requests are not slower."""
+        predictor = self.predictor
+        if predictor is not None and (self.task == "image" or predictor.task.columns.features):
+            predictor = None  # images and features of words are not made up
         for length in _WARM_LENGTHS:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
@@ -234,7 +237,7 @@ class ServedModel:
                 self.index.search([text], top_k=1)
             if self.translator is not None:
                 self.translate([text])
-            if self.predictor is not None and self.task != "image":
+            if predictor is not None:
                 example: Any = text
                 if self.task == "answer":
                     example = {"question": "a", "context": text}
@@ -242,9 +245,9 @@ class ServedModel:
                     example = {"prompt": text, "choices": ["a", "b"]}
                 elif self.pair:
                     example = {"text": text, "text_pair": "a"}
-                self.predictor.decide(self.rows([example]).items)
+                predictor.decide(self.rows([example]).items)
                 if length == 8:
-                    self.predictor.decide(self.rows([example] * _WARM_TEXTS).items)
+                    predictor.decide(self.rows([example] * _WARM_TEXTS).items)
 
     @property
     def explains(self) -> bool:
