@@ -1,5 +1,6 @@
 """A server under load, at its limits, and at its end."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -14,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ from ownbert.errors import InputError
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.models import Models
 from ownbert.serve.served_model import ServedModel
+from ownbert.serve.server import require_memory
 from ownbert.serve.server_settings import ServeSettings
+from ownbert.serve.service import ModelRequest, Service
 from support.cli import run_cli
 from support.serving import Served, served
 from support.tiny import change_weights, made
@@ -338,6 +342,25 @@ def test_weights_of_another_model_explain_nothing(tmp_path: Path):
     with pytest.raises(Refusal, match="m has changed since it was read; POST /reload first"):
         second.explain(["a b"], "gradient_x_input")
     assert second.reloaded().explain(["a b"], "gradient_x_input") != before
+
+
+def test_a_prompt_that_cannot_be_used_is_refused(tmp_path: Path):
+    made(tmp_path)
+    (tmp_path / "modules.json").write_text('[{"type": "Pooling", "path": "1_Pooling"}]')
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"include_prompt": false}')
+    service = Service(Models([ServedModel("m", tmp_path)]), ServeSettings())
+    request: Any = None
+    with pytest.raises(Refusal, match="excludes the tokens of a prompt from pooling"):
+        asyncio.run(ModelRequest(service, request, None).embed(["a"], prompt="b "))
+
+
+def test_memory_is_limited_whatever_folders_are_called(tmp_path: Path):
+    made(tmp_path / "work/m")
+    with pytest.raises(InputError, match="serve fewer models"):
+        require_memory([tmp_path / "work/m"], 1e-7)
+    made(tmp_path / "m/work")  # left over by fit
+    require_memory([tmp_path / "m"], 1e-7)
 
 
 def test_a_broken_model_is_refused_before_it_listens(tmp_path: Path):

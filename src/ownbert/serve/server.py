@@ -64,7 +64,7 @@ def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
         for folder in map(_with_weights, folders)
         for pattern in ("*.safetensors", "pytorch_model*.bin")
         for file in folder.rglob(pattern)
-        if "checkpoints" not in file.parts and "work" not in file.parts
+        if not {"checkpoints", "work"} & {*file.relative_to(folder).parts}
     )
     if size > gigabytes * 1e9:
         raise InputError(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
+from ownbert.errors import InputError
 from ownbert.inference.embedding.embedding_outputs import shortened
 from ownbert.inference.scoring.score import ScoredText
 from ownbert.serve.api.attention_api import AttentionQuery
@@ -341,17 +342,20 @@ class ModelRequest:
         """Items of the request, created in a thread if there is much text.
 
         Raises:
-            Refusal: there is nothing, or too much text, including other requests, or the client
-                disconnected.
+            Refusal: there is nothing, or too much text, including other requests, or it cannot be
+                used, or the client disconnected.
         """
         if not data:
             raise bad_field("inputs is empty; give one or more", "inputs")
         service = self.service
         count = service.require_size(data)
-        if count < _IN_THREAD:
-            return work(*given)
-        with service.tokenising(count):
-            return await self._in_thread(work, *given)
+        try:
+            if count < _IN_THREAD:
+                return work(*given)
+            with service.tokenising(count):
+                return await self._in_thread(work, *given)
+        except InputError as error:
+            raise bad_field(str(error)) from None
 
     async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""

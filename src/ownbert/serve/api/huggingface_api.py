@@ -268,7 +268,9 @@ def opened(data: bytes) -> Any:
                 f"{image.width} x {image.height} pixels; at most {limits.PIXELS:,} per side"
             )
         image.load()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Refusal:
+        raise
+    except Exception as error:  # Pillow's errors are of many kinds
         raise bad_field(f"the body is not a readable image: {error}", "inputs") from None
     return image
 

@@ -31,6 +31,13 @@ _EXAMPLES: dict[str, Any] = {
     "translate": ["a text"],
 }
 _PREDICTED = task_kinds().keys() - {"embed"}
+_TASKS_OF_FIELDS = {
+    "top_k": _EXAMPLES.keys() - {"tag", "score", "embed", "translate"},
+    **dict.fromkeys(("unknown", "coverage"), ("classify", "image")),
+    "by": ("search",),
+    "targets": ("fill",),
+    **dict.fromkeys(("normalize", "prompt_name", "dimensions"), ("embed",)),
+}
 
 
 class OwnRequest(BaseModel, extra="forbid"):
@@ -158,14 +165,10 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
     async def run(body: TaskRequest, request: Request) -> Response:
         call = ModelRequest(service, request, body.model)
         call.model.require("fill" if task == "score" else task)
-        if body.top_k is not None and task in ("tag", "score", "embed", "translate"):
-            raise bad_field(f"top_k does not apply to {task}", "top_k")
-        if body.by is not None and task != "search":
-            raise bad_field(f"by does not apply to {task}", "by")
+        for field, tasks in _TASKS_OF_FIELDS.items():
+            if getattr(body, field) is not None and task not in tasks:
+                raise bad_field(f"{field} does not apply to {task}", field)
         options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
-        if options.abstains and task not in ("classify", "image"):
-            field = "unknown" if body.coverage is None else "coverage"
-            raise bad_field(f"{field} does not apply to {task}", field)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         numbers = 0
         if options.abstains:
