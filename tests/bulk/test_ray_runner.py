@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ownbert import InputError
+from ownbert import InputError, limits
 from ownbert.bulk import ray_runner
 from support.cli import refusal, run_cli
 
@@ -49,6 +49,16 @@ def test_mistakes_are_one_line(classifier: Path, topics: Path, tmp_path: Path):
         "embed", classifier, file, "-o", tmp_path / "x.npy", "--resume"
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_options_are_those_of_predict(monkeypatch: pytest.MonkeyPatch):
+    jobs = []
+    monkeypatch.setattr(ray_runner, "run_job", lambda job, *files: jobs.append(job))
+    for given in ({}, {"top_k": None}, {"top_k": 2}):
+        ray_runner.predict_with_ray("model", "a.csv", "out", **given)
+    assert [job.options["top"] for job in jobs] == [None, limits.VOCABULARY, 2]
+    with pytest.raises(InputError, match="threshold is 2"):
+        ray_runner.predict_with_ray("model", "a.csv", "out", threshold=2)
 
 
 def test_ray_is_missing(

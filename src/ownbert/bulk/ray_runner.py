@@ -29,7 +29,9 @@ from ownbert.corpus.workers import cores
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.pipeline import output_options
 from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.task import DEFAULT
 
 FORMAT = 1
 # Keyword arguments of ``run_job``; all others are options of the job.
@@ -53,7 +55,7 @@ def predict_with_ray(
     device: str = "auto",
     precision: str | None = None,
     network: bool = False,
-    top_k: int | None = None,
+    top_k: int | None = DEFAULT,
     threshold: float | None = None,
     probabilities: bool = False,
     unknown: float | None = None,
@@ -80,8 +82,7 @@ def predict_with_ray(
         str(folder),
         ColumnNames(text_column, second_column, id=id_column),
         Compute(device, precision, network=network),
-        {"top": top_k, "threshold": threshold, "probabilities": probabilities}
-        | {k: v for k, v in (("unknown", unknown), ("coverage", coverage)) if v is not None},
+        vars(output_options(top_k, threshold, probabilities, unknown, coverage)),
     )
     return run_job(job, inputs, output, **run)
 

@@ -103,13 +103,13 @@ def predict(
         **vars(settings),
         **vars(abstain),
     }
+    if settings.top_k is None:
+        given["top_k"] = DEFAULT
     if bulk is not None:
         _predict_with_ray(folder, names, output, quiet, bulk | given | {"resume": resume})
         return
     keep_memory()
     given["engine"] = engine
-    if settings.top_k is None:
-        given["top_k"] = DEFAULT
     inputs: Any = given_input(texts or (), data, missing=_NOTHING)
     if isinstance(inputs, Iterator):
         inputs = Lines(inputs)
