@@ -112,6 +112,7 @@ def test_no_texts_and_progress(embedder: Embedder):
 def test_a_stream_is_cut_into_blocks(embedder: Embedder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BLOCK_TEXTS", 3)
     counts: list[int] = []
+    assert [len(part) for part in embedder.stream(TEXTS[0])] == [1]
     found = list(embedder.stream(iter(TEXTS), pooling="max", progress=counts.append))
     assert [len(part) for part in found] == [3, 3, 1]
     expected = embedder.encode(TEXTS, pooling="max")

@@ -564,7 +564,7 @@ class Embedder:
         """Embed texts that need not fit in memory, in their order.
 
         Args:
-            texts: any number of texts.
+            texts: any number of texts, or a single one.
             progress: called with the number of texts so far.
             options: see ``encode``.
 
@@ -572,7 +572,7 @@ class Embedder:
             A matrix for each block of some thousand texts.
         """
         done = 0
-        for block in in_blocks(texts):
+        for block in in_blocks([texts] if isinstance(texts, str) else texts):
             yield self.encode(block, progress=after(done, progress), **options)
             done += len(block)
 
