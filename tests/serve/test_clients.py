@@ -279,6 +279,8 @@ def test_the_hubs_client_fills_masks(server: Served, folders: dict[str, Path]):
     assert found[0].sequence == f"red1 {expected.candidates[0].text} 9"
     chosen = hub(server, "words").fill_mask("red1 [MASK] 9", targets=["red2", "9"])
     assert {each.token_str for each in chosen} == {"red2", "9"}
+    twice = hub(server, "words").fill_mask("red1 [MASK] 9", targets=["red2", "9", "red2"])
+    assert twice == chosen
 
 
 def test_the_hubs_client_embeds_and_compares(server: Served, folders: dict[str, Path]):

@@ -297,7 +297,7 @@ class ModelRequest:
         model.require("fill")
         assert model.filler is not None
         self.service.require_size(texts)
-        ids = None if targets is None else tuple(_target_ids(model, targets))
+        ids = None if targets is None else tuple(dict.fromkeys(_target_ids(model, targets)))
         top = min(top, MOST_CANDIDATES)
         masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
         self.service.require_room(masks * top, "candidates", _PER_CANDIDATE)
