@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ownbert import InputError, finetune, learn_vocabulary, predict
+from ownbert import InputError, evaluate, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.finetuning.ensemble import Ensemble
@@ -27,6 +27,7 @@ from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task_kinds import task_kinds
 from support.kills import kill_when_written
+from support.tiny import contents, made
 
 COMMAND = (sys.executable, "-m", "ownbert")
 
@@ -34,6 +35,16 @@ COMMAND = (sys.executable, "-m", "ownbert")
 def texts_of(path: Path) -> list[str]:
     with path.open(newline="") as file:
         return [row["text"] for row in csv.DictReader(file)]
+
+
+def test_rows_in_memory_replace_no_file_of_their_model(tmp_path: Path):
+    made(tmp_path, "classification")
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match="is read by this command"):
+        predict(tmp_path, ["a b"], tmp_path / "tokenizer.json")
+    with pytest.raises(InputError, match="is read by this command"):
+        evaluate(tmp_path, [("a b", "ant")], output=tmp_path / "config.json")
+    assert contents(tmp_path) == before
 
 
 def many_rows(topics: Path, path: Path, rows: int) -> Path:

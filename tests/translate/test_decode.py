@@ -106,6 +106,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such folder"),
         ({"texts": ["10"], "data": source}, "both given"),
         ({"data": source, "output": source}, "is read by this command"),
+        ({"texts": ["10"], "output": folder / "config.json"}, "is read by this command"),
         ({"data": source, "resume": True}, "resume=True continues an output file"),
         ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only an output file can"),
         ({"data": source, "output": tmp_path}, "it is a folder"),

@@ -130,7 +130,7 @@ def predict(
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))
-        refuse_same([folder, input], output)
+    refuse_same([folder, input], output)
     row_predictions = RowPredictions(
         folder,
         input,
@@ -371,8 +371,7 @@ def evaluate(
         data = (data, labels)
     if isinstance(data, str | os.PathLike):
         refuse_missing(Path(data))
-        if output is not None:
-            refuse_same([folder, data], output)
+    refuse_same([folder, data], output)
     if output is not None:
         require_json_name(output)
     compute = Compute(device, precision, network=network)

@@ -184,10 +184,10 @@ def translate_file(
             the search settings differ.
     """
     identity = None
+    refuse_same([translator.folder, input], output)
     if isinstance(input, str | Path):
         path = Path(input)
         refuse_unreadable(path)
-        refuse_same([translator.folder, path], output)
         identity = {
             "format": 1,
             "model": model_checksums(translator.folder),
