@@ -290,11 +290,14 @@ def test_a_processor_of_others(tmp_path: Path):
     path.write_text(json.dumps(old))
     wanted = Processor(size=(224, 224), mean=(0,) * 3, std=(1,) * 3, resample="bicubic")
     assert Processor.load(tmp_path) == wanted
+    path.write_text(json.dumps({"size": 224, "image_mean": None, "image_std": None}))
+    assert Processor.load(tmp_path) == Processor(size=(224, 224))  # Transformers' defaults
     for changes, message in (
         ({"do_center_crop": True}, "do_center_crop is true; it must be false"),
         ({"size": {"shortest_edge": 224}}, "it must give size"),
         ({"resample": 9}, "resample '9' is not known"),
         ({"image_std": [1, 1]}, "std has"),
+        ({"rescale_factor": None}, "must give size"),  # as a number, None is NaN
     ):
         path.write_text(json.dumps({**old, "do_normalize": True, **changes}))
         with pytest.raises(InputError, match=message):

@@ -267,7 +267,7 @@ def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray
 def _processor_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the keys of ViTImageProcessor to fields of ``Processor``."""
     size = values["size"]  # a single number in old folders
-    mean, std = values.get("image_mean", (0.5,) * 3), values.get("image_std", (0.5,) * 3)
+    mean, std = (values.get(name) or (0.5,) * 3 for name in ("image_mean", "image_std"))
     if not values.get("do_normalize", True):
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
     number = values.get("resample", _RESAMPLES["bilinear"])
@@ -279,5 +279,5 @@ def _processor_fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "std": std,
         "channels": len(mean),
         "resample": names.get(number, str(number)),
-        "scale": values.get("rescale_factor", 1 / 255) if rescaled else 1.0,
+        "scale": float(values.get("rescale_factor", 1 / 255)) if rescaled else 1.0,
     }
