@@ -22,6 +22,7 @@ from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.opened_files import opened
 from support.shared import made_once
+from support.tiny import LABELS
 
 LINEAR = "members/tfidf/linear.json"
 
@@ -58,6 +59,20 @@ def test_a_blend_with_a_network_has_its_tokenizer(classifier: Path, tmp_path: Pa
     served = ServedModel("m", tmp_path / "blend")
     assert served.tokenizer.vocabulary() == Tokenizer.load(classifier).vocabulary()
     assert served.rows(["red1 green2"]).tokens == [4]
+
+
+def test_an_exported_network_in_a_blend_takes_any_precision(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The automatic one, too, where torch would compute in bfloat16."""
+    shutil.copytree(exported / "onnx", tmp_path / "blend/network")
+    values = {KEY: {"name": "classify", "settings": {}, "columns": {}, "pair": False}}
+    member = BlendMember("network", "network", ("network",), 1.0)
+    Blend((member,), LABELS, values, (0.0,) * len(LABELS)).write(tmp_path / "blend")
+    monkeypatch.setattr("ownbert.train.device.cpu_multiplies_bfloat16", lambda: True)
+    expected = ownbert.Predictor(exported / "onnx", precision="auto").predict_proba(["a b"])
+    found = ownbert.Predictor(tmp_path / "blend", precision="auto").predict_proba(["a b"])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_blend_answers_in_memory_as_a_network_does(linear_blend: Path, tmp_path: Path):

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -162,11 +161,10 @@ class OpenedBlend(Opened):
         columns: ColumnNames | None = None,
         described: Mapping[Path, Sequence[Description]] = {},
     ) -> None:
-        self.folder, self.blend = folder, blend
+        self.folder, self.blend, self.compute = folder, blend, compute
         self.task = self.blend.task(columns)
         self.precision = pick_precision(compute.precision or "float32", pick_device(compute.device))
-        self.compute = replace(compute, precision=self.precision)
-        self.scores = Members(folder, blend.members, self.compute, described)
+        self.scores = Members(folder, blend.members, compute, described)
         paths = [folder / path for member in blend.members for path in member.folders]
         self.members = list(dict.fromkeys([folder, *paths]))
         self.networks = self.scores.networks
