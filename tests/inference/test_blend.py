@@ -65,6 +65,7 @@ def test_an_exported_network_in_a_blend_takes_any_precision(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The automatic one, too, where torch would compute in bfloat16."""
+    pytest.importorskip("onnxruntime")
     shutil.copytree(exported / "onnx", tmp_path / "blend/network")
     values = {KEY: {"name": "classify", "settings": {}, "columns": {}, "pair": False}}
     member = BlendMember("network", "network", ("network",), 1.0)

@@ -185,11 +185,10 @@ class Predictor:
             predictions = [
                 self.task.plain(*each) for each in self._decided(self.task.stream(source))
             ]
-        if coverage is not None:
-            return predictions[0] if single else predictions
         if single:
             return predictions[0]
-        return predictions if isinstance(predictions[0], list) else np.asarray(predictions)
+        listed = coverage is not None or isinstance(predictions[0], list)
+        return predictions if listed else np.asarray(predictions)
 
     def predict_proba(self, data: Any) -> Any:
         """Predict the probability of each label.

@@ -41,15 +41,11 @@ class Doubts:
         self.labels = opened.task.labels
         self._opened, self._embedder = opened, None
         self._held_out = held_out_of(opened, calibrate, say, options)
-        self._scope, self.identity = self._held_out.scope, self._held_out.identity
+        self.identity = self._held_out.identity
         self._choose(options)
 
     def with_options(self, options: OutputOptions) -> "Doubts":
-        """The same calibration, with its network in memory, for other options.
-
-        Raises:
-            InputError: there are too few held-out rows.
-        """
+        """The same calibration, with its network in memory, for other options."""
         others = copy.copy(self)
         others._choose(options)
         return others
@@ -67,13 +63,14 @@ class Doubts:
 
     def scores(self, probabilities: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
         """Out-of-scope scores (N), from probabilities (N, C): higher means less likely in scope."""
-        if self._scope is None or self._embedder is None:
+        scope = self._held_out.scope
+        if scope is None or self._embedder is None:
             return 1 - probabilities.max(1)
         from ownbert.inference.embedding.embedding_outputs import of_length_one
         from ownbert.inference.frozen_probe import embed_rows
 
         texts = [row.texts for row in rows]
-        return self._scope.scores(of_length_one(embed_rows(self._embedder, texts)))
+        return scope.scores(of_length_one(embed_rows(self._embedder, texts)))
 
     def sets(self, probabilities: np.ndarray) -> list[list[str]]:
         """The label set of each row, most probable first, possibly empty, from probabilities (N,

@@ -170,14 +170,13 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
                 raise bad_field(f"{field} does not apply to {task}", field)
         options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        inputs = [_image(each) for each in inputs] if task == "image" else inputs
         numbers = 0
         if options.abstains:
-            rows = [_image(each) for each in inputs] if task == "image" else inputs
-            answers: Any = list(await call.abstain(rows, options))
+            answers: Any = list(await call.abstain(inputs, options))
         elif task in _PREDICTED:
-            rows = [_image(each) for each in inputs] if task == "image" else inputs
             top = {} if body.top_k is None else {"top_k": body.top_k}
-            decided = await call.decide(rows)
+            decided = await call.decide(inputs)
             answers = [call.model.answer(*each, **top) for each in decided]
         elif task == "fill":
             filled = await call.fill(texts_of(inputs), body.targets, body.top_k or 5)

@@ -159,11 +159,9 @@ def _add_answers(routes: APIRouter, service: Service) -> None:
     @routes.post("/predict")
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
         call = ModelRequest(service, request, model)
-        given: Any = body.inputs
-        single = isinstance(given, str) or all(isinstance(each, str) for each in given)
-        rows = [_row([given] if isinstance(given, str) else given)] if single else []
-        if not single:
-            rows = [_row(each) for each in given]
+        given: Any = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        single = all(isinstance(each, str) for each in given)
+        rows = [_row(each) for each in ([given] if single else given)]
         if body.raw_scores:
             logits = await call.logits(rows, body.truncate)
             found = [ranked(call.model.labels, each) for each in logits]
