@@ -304,10 +304,14 @@ def test_the_hubs_client_sends_images(server: Served, folders: dict[str, Path]):
     assert [each.label for each in found] == [each["label"] for each in expected]
     own = {"inputs": base64.b64encode(file.getvalue()).decode(), "model": "images"}
     assert server.post("/v1/image", own)[1]["answers"][0][0]["label"] == found[0].label
+    eps = io.BytesIO()
+    Image.fromarray(pixels).save(eps, "eps")
     # Pillow does not implement the second one, and raises an error of another kind.
-    for broken in (b"no image", b"DDS |".ljust(80, b"\0") + b"\x92".ljust(48, b"\0")):
+    dds = b"DDS |".ljust(80, b"\0") + b"\x92".ljust(48, b"\0")
+    for broken in (b"no image", dds, eps.getvalue()):
         status, error, _ = server.post("/models/images", broken, content_type="image/png")
         assert (status, "not a readable image" in error["error"]) == (422, True)
+    assert "cannot identify" in error["error"]  # Ghostscript is not started
 
 
 def test_the_hubs_client_translates(server: Served, folders: dict[str, Path]):

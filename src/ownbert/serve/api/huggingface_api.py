@@ -253,6 +253,10 @@ async def _image(call: ModelRequest) -> Any:
     return call.model.answer(*decided, top_k=_top(parameters, _TOP_WORDS))
 
 
+# Not those for which Pillow starts other programs, such as EPS with Ghostscript.
+_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+
 def opened(data: bytes) -> Any:
     """Open an image from bytes.
 
@@ -262,7 +266,7 @@ def opened(data: bytes) -> Any:
     from PIL import Image
 
     try:
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if max(image.size) > limits.PIXELS:
             raise too_large(
                 f"{image.width} x {image.height} pixels; at most {limits.PIXELS:,} per side"
