@@ -9,6 +9,9 @@ import yaml
 
 from ownbert import finetune
 from ownbert.finetuning.default_settings import DefaultSettings, is_small_and_own
+from ownbert.finetuning.finetuning_run import FinetuningRun
+from ownbert.settings import resolve
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 
 
 @pytest.mark.parametrize(("rows", "steps", "epochs"), [(8, 1, 50), (100, 7, 29), (280, 18, 12)])
@@ -56,6 +59,17 @@ def test_few_rows_are_evaluated_a_dozen_times_and_given_settings_win(
     finetune(output=tmp_path / "b", labels_per_class=4, epochs=3, **given)
     made = yaml.safe_load((tmp_path / "b" / "recipe.yaml").read_text())["run"]
     assert (made["epochs"], made["eval_every"], made["max_steps"]) == (3, 1, 3)
+
+
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, 60), (8, 8), (30, 2)])
+def test_epochs_are_passes_over_the_data_with_accumulated_batches_too(
+    pretrained: Path, topics: Path, accumulate: int, steps: int
+):
+    """Four epochs of 15 batches, whether or not whole steps fit into an epoch."""
+    given = {"train": str(topics / "train.csv"), "epochs": 4, "accumulate": accumulate}
+    options = {"model.folder": str(pretrained), "task.name": "classify", "batch_size": 4, **given}
+    run = FinetuningRun(resolve(FinetuneRecipe, options=options))
+    assert run.recipe.run.max_steps == steps
 
 
 def test_a_score_that_still_rises_is_told(

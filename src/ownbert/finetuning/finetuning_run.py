@@ -153,16 +153,16 @@ class FinetuningRun(TrainingRun):
                 f"so it must be {self.task.min_batch_size} or more"
             )
         batches = -(-len(self.splits.train_data) // batch_size)
-        steps = max(1, batches // recipe.run.accumulate)
-        epochs = recipe.run.epochs or defaults.epochs(steps, self._share_read(recipe.task))
+        steps_of, share = recipe.run.steps_of, self._share_read(recipe.task)
+        epochs = recipe.run.epochs or defaults.epochs(steps_of(batches), share)
         between = 1 if recipe.run.epochs else epochs_per_evaluation(epochs)
         run = replace(
             recipe.run,
             device=self.device.type,
             precision=pick_precision(recipe.run.precision, self.device),
             epochs=epochs,
-            max_steps=recipe.run.max_steps or epochs * steps,
-            eval_every=recipe.run.eval_every or between * steps,
+            max_steps=recipe.run.max_steps or steps_of(epochs * batches),
+            eval_every=recipe.run.eval_every or steps_of(between * batches),
         )
         rate = recipe.optim.learning_rate or defaults.learning_rate
         return replace(

@@ -144,6 +144,10 @@ class Run(CheckedSettings, name="run"):
     )
     tensorboard: bool = setting(False, "Also write TensorBoard curves.", RUN, resumable=True)
 
+    def steps_of(self, batches: int) -> int:
+        """The number of steps for this many batches, rounded up."""
+        return -(-batches // self.accumulate)
+
 
 def refuse_shard(run: Run, command: str) -> None:
     """Raise ``InputError`` if ``run.shard`` is set for a command that does not support it."""

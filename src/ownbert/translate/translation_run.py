@@ -133,8 +133,8 @@ class TranslationRun(TrainingRun):
         may have more epochs.
         """
         run, optim = recipe.run, recipe.optim
-        steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
-        epochs = run.epochs
+        batches, epochs = self.loader.batches_per_epoch(), run.epochs
+        steps = run.steps_of(batches)
         if epochs is None and run.max_steps is None and run.max_minutes is None:
             epochs = DEFAULT_EPOCHS
         run = replace(
@@ -153,7 +153,7 @@ class TranslationRun(TrainingRun):
         else:
             peak = _RATE
         optim = replace(optim, learning_rate=optim.learning_rate or peak)
-        limits = [n for n in (run.max_steps, epochs and epochs * steps) if n]
+        limits = [n for n in (run.max_steps, epochs and run.steps_of(epochs * batches)) if n]
         by_steps = replace(run, max_steps=min(limits, default=None))
         return replace(recipe, run=run, optim=optim), by_steps
 
