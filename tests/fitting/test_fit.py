@@ -15,8 +15,10 @@ import ownbert
 from ownbert.checkpoint import load, load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.exporting.quantize import quantize
+from ownbert.files.writing import make_folder
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
-from ownbert.fitting.fit import preview_fit
+from ownbert.fitting.fit import Fit, preview_fit
+from ownbert.fitting.fit_state import FitState
 from ownbert.fitting.networks import (
     Corpus,
     _size_and_batch,
@@ -26,6 +28,7 @@ from ownbert.fitting.networks import (
     warnings_of,
     with_means,
 )
+from ownbert.fitting.rows.fit_input import checked_input
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.teaching.student import taught_texts
 from ownbert.inference.compute import Compute
@@ -34,6 +37,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.tables.columns import ColumnNames
+from ownbert.tables.memory import table_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.train.state_files import newest_state
@@ -829,6 +833,42 @@ def test_a_model_alone_is_taken_where_it_is_better_on_the_same_rows(tmp_path: Pa
         right = np.flatnonzero(compared.blended.argmax(1) == truth)[:mistakes]
         compared.blended[right] = compared.blended[right, ::-1]
         assert compared.alone is expected
+
+
+def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_fold():
+    given = [{"text": f"w{i}", "label": ["a", "b"][i % 3 :]} for i in range(40)]
+    train = table_of([{**row, "text": f"{row['text']} x"} for row in given])
+    dev = table_of(given[:30])
+    rows = read_labelled(find_task(train, ColumnNames(), "multilabel"), train, dev, seed=0)
+    truth, noise = rows.targets.values[rows.held_out], np.random.default_rng(0)
+    scores = 0.6 * truth - 1.8 + noise.normal(size=truth.shape)
+    model = ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores, unknown=(*range(12),))
+    compared = Comparison(rows, [model])
+    for own in (compared.adjusted(model), compared.blended):
+        assert compared.value_on_first_fold(own) == compared.value(own)
+
+
+def test_a_network_of_the_first_fold_stays_out_of_the_blend_of_a_resumed_run(
+    topics: Path, tmp_path: Path
+):
+    """With a single fold, its scores have the shape of those of the members."""
+    files = (topics / "train.csv", tmp_path, topics / "dev.csv")
+    with checked_input(*files, None, (), None, {}) as given:
+        truth = given.rows.targets.values[given.rows.held_out]
+        scores = np.log(np.where(np.arange(3) == truth[:, None], 0.8, 0.1))
+        about = ("", "linear", ("members/tfidf",), 1.0)
+        models = [ComparedModel("tfidf", *about, scores=scores)]
+        models.append(ComparedModel("joined", *about, partial=scores))
+        for model in models:
+            make_folder(tmp_path / "work")
+            np.save(tmp_path / "work" / f"{model.name}.npy", scores)
+        make_folder(tmp_path / "members" / "tfidf")
+        FitState(given.identity, 0.0, (), [model.about() for model in models]).write(tmp_path)
+        run = Fit(given, tmp_path, quiet=True)
+        run._resume()
+    assert [model.scores is None for model in run.candidates] == [False, True]
+    members = json.loads((tmp_path / "blend.json").read_text())["members"]
+    assert [member["name"] for member in members] == ["tfidf"]
 
 
 def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path, tmp_path: Path):

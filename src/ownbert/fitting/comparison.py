@@ -63,8 +63,9 @@ class ComparedModel:
     unknown: tuple[int, ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """All fields except the logits, for JSON."""
-        return {k: v for k, v in asdict(self).items() if k not in ("scores", "partial")}
+        """All fields except the logits, and whether these are partial, for JSON."""
+        known = {k: v for k, v in asdict(self).items() if k != "scores"}
+        return {**known, "partial": self.scores is None}
 
 
 class Comparison:
@@ -97,11 +98,12 @@ class Comparison:
         # Thresholds, and rows without known features, by the array's id; arrays are kept alive, so
         # that ids stay unique.
         self._thresholds: dict[int, tuple[np.ndarray, float]] = {}
-        self._unknown: dict[int, np.ndarray] = {}
+        self._unknown: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
         unknown = [_unknown_rows(c) for c in self.measured]
         self.blended = cross_fitted(scores, self.targets, self.counts, unknown=unknown)
-        self._unknown[id(self.blended)] = rows_without_features(self.weights, unknown)
+        without = rows_without_features(self.weights, unknown)
+        self._unknown[id(self.blended)] = self.blended, without
 
     @property
     def members(self) -> list[tuple[ComparedModel, float]]:
@@ -178,7 +180,7 @@ class Comparison:
             unknown = _unknown_rows(model)
             logits = cross_fitted([scores], targets, self.counts, unknown=[unknown])
             self._adjusted[model.name] = logits
-            self._unknown[id(logits)] = unknown
+            self._unknown[id(logits)] = logits, unknown
         return self._adjusted[model.name]
 
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
@@ -199,7 +201,9 @@ class Comparison:
 
     def value_on_first_fold(self, scores: np.ndarray) -> float:
         """The metric of a model's logits (N, C) or (n, C) on the first fold's held-out rows."""
-        return self.value(scores[: len(self.rows.folds[0][1])])
+        first = scores[: len(self.rows.folds[0][1])]
+        self._unknown[id(first)] = first, self._unknown_in(scores)[: len(first)]
+        return self.value(first)
 
     def loss_of(self, model: ComparedModel) -> float:
         """The loss on the held-out rows of the first fold."""
@@ -264,8 +268,7 @@ class Comparison:
 
     def _unknown_in(self, scores: np.ndarray) -> np.ndarray:
         """(N) whether the held-out rows with these logits have no known feature."""
-        nothing = np.zeros(len(scores), dtype=bool)
-        return self._unknown.get(id(scores), nothing)
+        return self._unknown.get(id(scores), (scores, np.zeros(len(scores), dtype=bool)))[1]
 
     def _score_decisions(
         self, scores: np.ndarray, rows: Sequence[Row], targets: Targets, unknown: np.ndarray

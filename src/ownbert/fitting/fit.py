@@ -495,6 +495,6 @@ class Fit:
             if saved["kind"] == "network":  # earlier versions did not record it
                 saved.setdefault("first", saved["folders"][:: len(rows.folds)])
             saved |= {key: tuple(saved.get(key, ())) for key in ("folders", "first", "unknown")}
-            saved["scores" if scores.shape == full else "partial"] = scores
-            self.candidates.append(ComparedModel(**saved))
+            key = "partial" if saved.pop("partial", False) or scores.shape != full else "scores"
+            self.candidates.append(ComparedModel(**saved, **{key: scores}))
         self._save()  # the blend must not refer to models that are fitted again

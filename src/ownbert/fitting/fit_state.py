@@ -44,6 +44,7 @@ _CANDIDATE = checks.record(
     {
         **_REQUIRED,
         "share": checks.number(0, 1),
+        "partial": checks.truth,
         "first": checks.list_of(checks.text, most=1000),
         "unknown": checks.list_of(checks.whole(0, COUNT)),
     },
