@@ -132,6 +132,7 @@ def test_topics_are_written_and_shown(pretrained: Path, dated: Path, tmp_path: P
         ([f"{year}-01-01" for year in range(1950, 2000)], [f"{y}" for y in range(1950, 2000)]),
         (["2024-05", "2023-11-02", "20240501"], ["2023-11", "2024-05"]),
         ([2020, 2021], ["2020", "2021"]),
+        (["2024/05/31", "2024.05.30", "2024年05月29日"], [f"2024-05-{d}" for d in (29, 30, 31)]),
     ],
 )
 def test_periods_are_as_fine_as_there_are_few(dates: list, periods: list[str]):
@@ -139,6 +140,14 @@ def test_periods_are_as_fine_as_there_are_few(dates: list, periods: list[str]):
 
     found = _periods([_date(date, "day") for date in dates])
     assert sorted({each for each in found if each}) == periods
+
+
+@pytest.mark.parametrize("date", ["soon", "2024-5-31", "2024/5/3", "2024年5月3日", "202405311"])
+def test_a_date_is_not_cut_to_its_year(date: str):
+    from ownbert.unlabelled.topics import _date
+
+    with pytest.raises(ownbert.InputError, match="no date such as"):
+        _date(date, "day")
 
 
 def test_mistakes_leave_nothing(pretrained: Path, dated: Path, tmp_path: Path):
