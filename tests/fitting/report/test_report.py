@@ -169,6 +169,7 @@ def test_lower_scores_can_be_better():
     report = small(metric="log_loss", lower=True, leaderboard=board, best="")
     assert report.winner.name == "network"
     assert headline(report)[1].startswith("+0.100 compared with the best linear model")
+    assert ">+0.100<" in as_page(report)
 
 
 def test_test_rows_that_were_learnt_from_are_said_at_once():

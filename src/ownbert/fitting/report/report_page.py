@@ -53,7 +53,7 @@ def _figures(report: Report) -> list[tuple[str, str]]:
     best, baseline = report.winner, report.baseline
     figures = [(f"{best.score:.3f}", metric_name(report.metric))]
     if baseline is not None and baseline is not best:
-        figures.append((f"{best.score - baseline.score:+.3f}", "vs. the best linear model"))
+        figures.append((f"{report.gain(best, baseline):+.3f}", "vs. the best linear model"))
     if best.test_score is not None:
         figures.append((f"{best.test_score:.3f}", "on the test set"))
     curve = report.learning_curve
