@@ -56,6 +56,13 @@ def test_numbers_that_cannot_be_learnt_are_refused(y, said: str, pretrained: Pat
         OwnBertRegressor(pretrained).fit(["a", "b"], y)
 
 
+def test_a_mapping_of_columns_has_a_text_in_each_row():
+    assert texts_of({"text": ["a", "b"]}) == [("a",), ("b",)]
+    assert texts_of({"text": ["a", "b"], "text_pair": ("c", "d")}) == [("a", "c"), ("b", "d")]
+    with pytest.raises(InputError, match="X has a column 'label'"):
+        texts_of({"text": ["a", "b"], "label": ["x", "y"]})
+
+
 def test_labels_of_pandas_keep_their_type():
     pandas = pytest.importorskip("pandas")
     for values, dtype, kind in (

@@ -1,6 +1,6 @@
 """Converts texts and targets in memory to rows of a task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,14 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
-    if is_table(X):
+    if is_table(X) or isinstance(X, Mapping):
         table = table_of(X, name="X")
         if answers := [name for name in table.names if name.lower() in _ANSWERS]:
             raise InputError(
                 f"X has a column {answers[0]!r}, which is named like labels; give X only the "
                 "text columns"
             )
-        if not hasattr(X, "to_numpy"):  # a datasets.Dataset
+        if not hasattr(X, "to_numpy"):  # a datasets.Dataset, a mapping of columns
             X = [row for _, row in table.read(table.names)]
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
     if isinstance(X, np.ndarray) and X.ndim == 2:
