@@ -3,7 +3,7 @@
 import pytest
 
 from ownbert.errors import InputError
-from ownbert.views.tokens import splitter, text_kind, tokens_of
+from ownbert.views.tokens import KINDS, spans_of, splitter, text_kind, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,14 @@ def test_each_kind_is_split_in_its_way():
 def test_pairs_mark_the_second_text_and_what_both_have():
     found = tokens_of(("a b", "b c"), str.split)
     assert found == ["a", "b", "\x02b", "\x02c", "\x03b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_token_has_its_characters(kind: str):
+    """A zero byte separates saved words, so it is no token."""
+    text = "a\0b c2, 北京"
+    tokens = tokens_of((text,), splitter(kind))
+    assert [text[start:end] for start, end in spans_of(text, kind)] == tokens
 
 
 def test_sentences_without_blanks_are_no_codes_for_their_digits():

@@ -60,6 +60,7 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
 
 def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
     """The character spans (start, end) of the tokens in a text of this kind."""
+    text = text.replace("\0", " ")  # as in ``tokens_of``
     pattern = {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
     # Lower-casing may turn one letter into two; both have the span of the original letter.
     small = list(text if kind == "ids" else text.lower())
