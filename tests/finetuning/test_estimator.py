@@ -40,6 +40,9 @@ from ownbert import (
 from ownbert.checkpoint import weights as weight_files
 from ownbert.config.encoder import SIZES
 from ownbert.finetuning.arrays import rows_of, texts_of
+from ownbert.finetuning.start import own_network
+from ownbert.settings import resolve
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from support.tiny import change_config, made
 
 UNITS = {"red": 100.0, "green": 250.0, "blue": 300.0}
@@ -482,6 +485,16 @@ def test_without_a_model_the_texts_make_one(
     monkeypatch.setattr("ownbert.finetuning.start.own_network._STEPS", 5)
     found = OwnBertClassifier(epochs=1, max_length=8).fit(pairs, ["x", "y", "x", "y"])
     assert found.predict(pairs).shape == (4,)
+
+
+def test_the_network_of_the_texts_is_pretrained_in_the_given_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    given = {}
+    monkeypatch.setattr(own_network, "pretrain", lambda *_, **options: given.update(options))
+    recipe = resolve(FinetuneRecipe, options={"precision": "float32"})
+    own_network.network_of(["a b", "c d"], tmp_path, recipe)
+    assert given["precision"] == "float32"
 
 
 def test_a_weight_of_nothing_is_no_text(pretrained: Path):

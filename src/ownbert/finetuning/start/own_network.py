@@ -32,6 +32,7 @@ def network_of(texts: Sequence[str], folder: Path, recipe: FinetuneRecipe) -> Pa
         max_steps=_STEPS,
         max_length=longest,
         batch_tokens=max(longest or LONG, min(_TOKENS, len(store.tokens))),
+        precision=recipe.run.precision,
         device=recipe.run.device,
         seed=recipe.seed,
         quiet=True,
