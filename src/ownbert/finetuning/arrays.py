@@ -23,8 +23,8 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
-    if is_table(X) or isinstance(X, Mapping):
-        table = table_of(X, name="X")
+    table = table_of(X, name="X") if is_table(X) or isinstance(X, Mapping) else None
+    if table is not None:
         if answers := [name for name in table.names if name.lower() in _ANSWERS]:
             raise InputError(
                 f"X has a column {answers[0]!r}, which is named like labels; give X only the "

@@ -174,7 +174,7 @@ class Comparison:
     def adjusted(self, model: ComparedModel) -> np.ndarray:
         """The calibrated logits of a single candidate, (N, C) or (n, C) for the first fold; each
         row's factor and offsets are fitted on other rows."""
-        scores = _known_logits(model)
+        scores = known_logits(model)
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
             unknown = _unknown_rows(model)
@@ -185,7 +185,7 @@ class Comparison:
 
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
         """The factor and the offsets (C) for the logits of a candidate that is used alone."""
-        scores = _known_logits(model)
+        scores = known_logits(model)
         weights, offsets = fit_blend([scores], self.targets[: len(scores)], self.counts)
         return max(float(weights[0]), _LEAST_WEIGHT), offsets
 
@@ -281,7 +281,7 @@ class Comparison:
         return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
 
 
-def _known_logits(model: ComparedModel) -> np.ndarray:
+def known_logits(model: ComparedModel) -> np.ndarray:
     """The known logits: (N, C), or (n, C) for the first fold."""
     scores = model.partial if model.scores is None else model.scores
     assert scores is not None
@@ -290,7 +290,7 @@ def _known_logits(model: ComparedModel) -> np.ndarray:
 
 def _unknown_rows(model: ComparedModel) -> np.ndarray:
     """(N) or (n) whether the model knows no feature of a held-out row."""
-    return np.isin(np.arange(len(_known_logits(model))), model.unknown)
+    return np.isin(np.arange(len(known_logits(model))), model.unknown)
 
 
 def check_metric(metric: str, task: Task) -> None:

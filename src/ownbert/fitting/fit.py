@@ -21,7 +21,7 @@ from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import PROBE_VECTORS, view_names
-from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
+from ownbert.fitting.comparison import ComparedModel, Comparison, best_network, known_logits
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress
@@ -398,10 +398,8 @@ class Fit:
         blend_fields = (tuple(task.labels), task.values(), tuple(map(float, offsets)))
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
-            candidate_scores = candidate.partial if candidate.scores is None else candidate.scores
-            assert candidate_scores is not None
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
-                np.save(file, candidate_scores)
+                np.save(file, known_logits(candidate))
         with uninterrupted():  # keeps the folder consistent
             self.attempt(_OWN_NETWORK, partial(self._save_network, compared))
             Blend(members, *blend_fields).write(self.folder)
@@ -496,5 +494,6 @@ class Fit:
                 saved.setdefault("first", saved["folders"][:: len(rows.folds)])
             saved |= {key: tuple(saved.get(key, ())) for key in ("folders", "first", "unknown")}
             key = "partial" if saved.pop("partial", False) or scores.shape != full else "scores"
-            self.candidates.append(ComparedModel(**saved, **{key: scores}))
+            saved[key] = scores
+            self.candidates.append(ComparedModel(**saved))
         self._save()  # the blend must not refer to models that are fitted again
