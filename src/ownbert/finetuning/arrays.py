@@ -23,8 +23,8 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
-    table = table_of(X, name="X") if is_table(X) or isinstance(X, Mapping) else None
-    if table is not None:
+    if is_table(X) or isinstance(X, Mapping):
+        table = table_of(X, name="X")
         if answers := [name for name in table.names if name.lower() in _ANSWERS]:
             raise InputError(
                 f"X has a column {answers[0]!r}, which is named like labels; give X only the "
@@ -32,7 +32,7 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
             )
         if not hasattr(X, "to_numpy"):  # a datasets.Dataset, a mapping of columns
             X = [row for _, row in table.read(table.names)]
-    X = X.to_numpy() if hasattr(X, "to_numpy") else X
+    X = as_array() if (as_array := getattr(X, "to_numpy", None)) else X
     if isinstance(X, np.ndarray) and X.ndim == 2:
         if X.shape[1] > 2:
             raise InputError(f"X has {X.shape[1]} columns; a text or a pair of texts is needed")
