@@ -13,8 +13,10 @@ import yaml
 import ownbert
 from ownbert.errors import InputError
 from ownbert.fitting.rows.added_rows import with_added
+from ownbert.pages import cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.label_studio import read_export
+from ownbert.tasks.rows import Row
 from ownbert.unlabelled.choice import (
     choose,
     count_for_rare,
@@ -22,7 +24,7 @@ from ownbert.unlabelled.choice import (
     uncertainty,
     uncertainty_of_sets,
 )
-from ownbert.unlabelled.fit_report import worth_of_labels
+from ownbert.unlabelled.fit_report import label_errors, worth_of_labels
 from support.cli import run_cli
 from support.shared import made_once
 
@@ -178,6 +180,16 @@ def test_a_file_is_filled_in_and_given_back(made: Path, tmp_path: Path):
     assert counts == {"red": 22, "green": 20, "blue": 20, "grey": 4, "violet": 4}
     recipe = yaml.safe_load((tmp_path / "next/recipe.yaml").read_text())
     assert recipe["add"] == [str(out), str(errors)]
+
+
+def test_errors_of_texts_with_the_same_beginning_are_those_of_their_rows():
+    rows = [Row(i, (f"{'word ' * 120}{i}",), "a") for i in range(1, 4)]
+    start = cleaned(rows[0].texts[0], 500)
+    error = {"text": start, "place": "row 2", "given": 0, "suggested": 1, "score": 0.9}
+    report = {"labels": ["a", "b"], "label_errors": [error]}
+    assert [row["text"] for row in label_errors(report, rows)] == [rows[1].texts[0]]
+    assert [row["place"] for row in label_errors(report, [])] == ["row 2"]
+    assert label_errors(report, [Row(2, ("another",), "a")]) == []
 
 
 def test_added_rows_have_columns_of_their_own(tmp_path: Path):

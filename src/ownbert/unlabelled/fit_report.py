@@ -12,6 +12,7 @@ from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.language import translated
 from ownbert.pages import cleaned
 from ownbert.run.file_names import REPORT
+from ownbert.tasks.rows import Row
 
 # A learning curve is flat if doubling the rows gains less than this.
 _FLAT = 0.01
@@ -41,13 +42,13 @@ def read_report(folder: Path) -> dict[str, Any]:
     return read_json(folder / REPORT, missing={}, check=_CHECK)
 
 
-def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str, Any]]:
+def label_errors(report: dict[str, Any], known: Sequence[Row]) -> list[dict[str, Any]]:
     """The likely label errors as output rows, most certain first.
 
     Args:
         report: report of ``fit``.
-        known: texts of the training rows; without them rows only have locations. Rows of other
-            files are left out.
+        known: the training rows; without them output rows only have locations. Rows of other files
+            are left out.
 
     Raises:
         InputError: the report has no label errors section.
@@ -55,13 +56,19 @@ def label_errors(report: dict[str, Any], known: Sequence[str]) -> list[dict[str,
     if "label_errors" not in report:
         raise InputError(f"likely label errors are in the {REPORT} that ownbert fit writes")
     rows: list[dict[str, Any]] = []
-    whole_texts = {cleaned(each, SHOWN_TEXT): each for each in known}
+    # Texts of the same beginning are distinguished by their places.
+    whole_texts: dict[Any, str] = {}
+    for one in known:
+        start = cleaned(one.texts[0], SHOWN_TEXT)
+        whole_texts[start] = whole_texts[start, one.place("")] = one.texts[0]
     for each in report["label_errors"]:
         names = dict(enumerate(report.get("labels", [])))
         given, suggested = (names.get(each[k], str(each[k])) for k in ("given", "suggested"))
         row = {"given": given, "suggested": suggested, "score": each["score"]}
-        if known and each["text"] in whole_texts:
-            rows.append({"text": whole_texts[each["text"]], "label": "", **row})
+        start = each["text"]
+        if start in whole_texts:
+            of_row = whole_texts.get((start, each["place"]), whole_texts[start])
+            rows.append({"text": of_row, "label": "", **row})
         elif not known:
             rows.append({"place": each["place"], **row})
     return rows

@@ -151,17 +151,16 @@ def to_label(
         )
     report = read_report(folder)
     learnt = [] if train is None else task.read(task.source(train, labelled=True))
-    known = [row.texts[0] for row in learnt]
     with contextlib.ExitStack() as stack:
         save = [stack.enter_context(_writer(path)) for path in (output, check)]
-        errors = label_errors(report, known) if check is not None else []
+        errors = label_errors(report, learnt) if check is not None else []
         files = stack.enter_context(corpus_files(unlabelled))
         rows = chosen_rows(
             predictor,
             Corpus(files, text_column).texts(),
             count,
             report=report,
-            known=known,
+            known=[row.texts[0] for row in learnt],
             vectors=lambda texts: _vectors(folder, texts, device),
             seed=seed,
             progress=progress,
