@@ -16,7 +16,9 @@ from ownbert.checkpoint import load, load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.exporting.quantize import quantize
 from ownbert.files.writing import make_folder
+from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
+from ownbert.fitting.findings import _blend_row
 from ownbert.fitting.fit import Fit, preview_fit
 from ownbert.fitting.fit_state import FitState
 from ownbert.fitting.networks import (
@@ -28,6 +30,7 @@ from ownbert.fitting.networks import (
     warnings_of,
     with_means,
 )
+from ownbert.fitting.report.contents import LeaderboardRow
 from ownbert.fitting.rows.fit_input import checked_input
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.teaching.student import taught_texts
@@ -846,6 +849,17 @@ def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_
     compared = Comparison(rows, [model])
     for own in (compared.adjusted(model), compared.blended):
         assert compared.value_on_first_fold(own) == compared.value(own)
+
+
+def test_the_size_of_the_blend_is_that_of_its_members(topics: Path):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    scores = np.eye(3)[rows.targets.values[rows.held_out]]
+    models = [ComparedModel("tfidf", "words", "linear", (), 1.0, scores=scores)]
+    models.append(ComparedModel("start", "network", "network", (), 2.0, partial=scores[:12]))
+    board = [LeaderboardRow(model.title, model.kind, 1.0, size=1000) for model in models]
+    blend = _blend_row(Comparison(rows, models), board, [], {}, Attempts(print))
+    assert (blend.size, blend.seconds) == (1000, 3.0)
 
 
 def test_a_network_of_the_first_fold_stays_out_of_the_blend_of_a_resumed_run(

@@ -175,14 +175,15 @@ def _blend_row(
     tested: Mapping[str, _TestOutputs],
     attempt: Attempts,
 ) -> LeaderboardRow:
-    """The blend's leaderboard row; its cost is the sum of its members'."""
+    """The blend's leaderboard row: the size and speed of its members, the training time of all."""
     members, test_score = compared.members, None
     if test and all(model.name in tested for model, _ in members):
         outputs = [tested[c.name] for c, _ in members]
         outputs = _together(outputs, [w for _, w in members], compared.offsets)
         test_score = compared.value_of(test, *outputs, compared.blended)
     titles = {model.title for model, _ in members}
-    speeds = [row.texts_per_second for row in board if row.name in titles]
+    used = [row for row in board if row.name in titles]
+    speeds = [row.texts_per_second for row in used]
     known = all(speeds)
     return LeaderboardRow(
         BLEND_TITLE,
@@ -190,7 +191,7 @@ def _blend_row(
         compared.value(compared.blended),
         attempt(f"± of {BLEND_TITLE}", partial(_spread, compared, None)),
         seconds=sum(c.seconds for c in compared.candidates),
-        size=sum(row.size or 0 for row in board),
+        size=sum(row.size or 0 for row in used),
         texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if known else None,
         test_score=test_score,
         first_score=compared.value_on_first_fold(compared.blended),
