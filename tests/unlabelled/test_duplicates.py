@@ -12,6 +12,7 @@ import pytest
 import ownbert
 from ownbert.unlabelled.near import HASHES, normalised, signatures
 from support.cli import refusal, run_cli
+from support.tiny import made
 
 WORDS = [f"{a}{b}" for a in ("al", "bor", "cin", "dul", "fen", "gar") for b in ("eto", "usk", "im")]
 
@@ -172,6 +173,14 @@ def test_blank_lines_between_documents_stay(tmp_path: Path):
     found = ownbert.duplicates(tmp_path / "in.txt", output=tmp_path / "out.txt")
     assert found.dropped.tolist() == [5]
     assert (tmp_path / "out.txt").read_text().splitlines() == lines[:5] + lines[6:]
+
+
+def test_no_text_is_dropped_as_a_duplicate_of_a_blank_row(tmp_path: Path):
+    """The vector of a blank text is like those of short ones."""
+    made(tmp_path)
+    assert ownbert.duplicates(["", "a", "a b", " "], model=tmp_path).kept.tolist() == [0, 1, 3]
+    found = ownbert.duplicates(["a", "a b"], against=["", " "], model=tmp_path)
+    assert (found.kept.tolist(), found.leaks) == ([0], 0)
 
 
 def test_a_device_is_for_a_model(tmp_path: Path):

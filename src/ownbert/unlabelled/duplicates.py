@@ -154,7 +154,7 @@ def duplicates(
 
         signed = kept_rows("signatures", KEYED, "<u4", {"format": 1, "columns": text_column})
         exact, signed = split_keys(signed.computed(corpus.texts(progress), keys_and_signatures))
-        order, fixed = corpus.priority(keep), sum(corpus.counts[1:])
+        order, fixed = corpus.priority(keep)
         if model is None:
             kept, similarity = by_shingles(exact, signed, order, threshold, fixed=fixed)
         else:
@@ -220,12 +220,13 @@ class _Corpus:
         """The rows with blank texts."""
         return np.flatnonzero(np.asarray(self._lengths) == 0)
 
-    def priority(self, keep: str) -> np.ndarray:
-        """All rows in order of preference for keeping; rows of the first source last, because all
-        others are kept."""
+    def priority(self, keep: str) -> tuple[np.ndarray, int]:
+        """All rows in order of preference for keeping, and the number of those that are always
+        kept: the rows of other sources than the first. Blank rows come last, after all texts."""
         lengths = np.asarray(self._lengths)
+        first, blank = np.arange(len(lengths)) < self.counts[0], lengths == 0
         lengths = lengths if keep == "longest" else np.zeros_like(lengths)
-        return np.lexsort((-lengths, np.arange(len(lengths)) < self.counts[0]))
+        return np.lexsort((-lengths, first, blank)), int((~first & ~blank).sum())
 
     def records(self) -> Iterator[list[Record]]:
         """Yield blocks of rows with their ids."""
