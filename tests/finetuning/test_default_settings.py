@@ -72,6 +72,15 @@ def test_epochs_are_passes_over_the_data_with_accumulated_batches_too(
     assert run.recipe.run.max_steps == steps
 
 
+@pytest.mark.parametrize("given", [{}, {"ngrams": 64}, {"head_init": "random", "ngrams": 64}])
+def test_a_linear_head_that_cannot_be_is_told(pretrained: Path, topics: Path, given: dict):
+    options = {"model.folder": str(pretrained), "train": str(topics / "train.csv"), **given}
+    options = {"task.name": "classify", "head_init": "linear", **options}
+    run = FinetuningRun(resolve(FinetuneRecipe, options=options))
+    told = any("--head-init linear has no effect" in line for line in run.summary())
+    assert told == (given == {"ngrams": 64})
+
+
 def test_a_score_that_still_rises_is_told(
     pretrained: Path, topics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

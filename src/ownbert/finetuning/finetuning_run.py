@@ -487,6 +487,11 @@ class FinetuningRun(TrainingRun):
     def _describe_weights(self) -> Iterator[str]:
         if self.recipe.task.class_weights != self.given.task.class_weights:
             yield "rare labels have more weight (--class-weights equal turns this off)"
+        if self.given.model.head_init == "linear" and not self.starts_linear:
+            yield (
+                "--head-init linear has no effect: it is for new heads of classify, multilabel and "
+                f"regress without --ngrams, and for up to {MOST_TOKENS:,} tokens of training rows"
+            )
 
     def _describe_features(self) -> Iterator[str]:
         """The columns of word features, and whether they continue those of pretraining."""
