@@ -25,6 +25,7 @@ from ownbert.unlabelled.choice import (
     uncertainty_of_sets,
 )
 from ownbert.unlabelled.fit_report import label_errors, worth_of_labels
+from support import tiny
 from support.cli import run_cli
 from support.shared import made_once
 
@@ -190,6 +191,19 @@ def test_errors_of_texts_with_the_same_beginning_are_those_of_their_rows():
     assert [row["text"] for row in label_errors(report, rows)] == [rows[1].texts[0]]
     assert [row["place"] for row in label_errors(report, [])] == ["row 2"]
     assert label_errors(report, [Row(2, ("another",), "a")]) == []
+
+
+@pytest.mark.parametrize("given", [{"output": "a"}, {"output": "out", "check": "b"}])
+def test_inputs_are_not_overwritten(given: dict[str, str], tmp_path: Path):
+    tiny.made(tmp_path / "model", "classification")
+    files = {name: tmp_path / f"{name}.csv" for name in ("a", "b", "out")}
+    for name in ("a", "b"):
+        write([("a b", "ant"), ("c d", "zebra")], files[name])
+    given = {name: files[file] for name, file in given.items()}
+    with pytest.raises(InputError, match="read by this command"):
+        ownbert.to_label(tmp_path / "model", files["a"], train=files["b"], **given)
+    assert [row["text"] for name in ("a", "b") for row in read(files[name])] == ["a b", "c d"] * 2
+    assert not files["out"].exists()
 
 
 def test_added_rows_have_columns_of_their_own(tmp_path: Path):

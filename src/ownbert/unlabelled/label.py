@@ -12,7 +12,9 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint import CONFIG
 from ownbert.checks import between
+from ownbert.corpus.documents import find_files
 from ownbert.errors import InputError
+from ownbert.files.input_files import refuse_same
 from ownbert.fitting.networks import Corpus
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
@@ -152,9 +154,11 @@ def to_label(
     report = read_report(folder)
     learnt = [] if train is None else task.read(task.source(train, labelled=True))
     with contextlib.ExitStack() as stack:
+        files = stack.enter_context(corpus_files(unlabelled))
+        for path in (output, check):
+            refuse_same([folder, train, *find_files(files)], path)
         save = [stack.enter_context(_writer(path)) for path in (output, check)]
         errors = label_errors(report, learnt) if check is not None else []
-        files = stack.enter_context(corpus_files(unlabelled))
         rows = chosen_rows(
             predictor,
             Corpus(files, text_column).texts(),
