@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+import ownbert
+from ownbert.errors import InputError
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import embed_rows
 from support.cli import run_cli
+from support.tiny import contents, made
 
 
 def test_a_probe_is_made_evaluated_and_refused(topics: Path, pretrained: Path, tmp_path: Path):
@@ -30,6 +34,14 @@ def test_a_network_that_has_learnt_labels_is_named(topics: Path, classifier: Pat
     done = run_cli("probe", classifier, "--train", topics / "train.csv", "--layers")
     assert done.returncode == 0, done.stderr
     assert f"warning: {classifier} was trained on labels" in done.stderr
+
+
+def test_a_probe_does_not_replace_its_network(topics: Path, tmp_path: Path):
+    made(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match="read by this command"):
+        ownbert.probe(tmp_path, topics / "train.csv", tmp_path, overwrite=True)
+    assert contents(tmp_path) == before
 
 
 def test_the_vector_of_a_long_text_is_the_mean_of_its_pieces(pretrained: Path):

@@ -11,6 +11,7 @@ from ownbert.checkpoint import CONFIG, describe
 from ownbert.errors import InputError, warn_of_input
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
+from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import fit_on_folds, fit_probe, standardised
 from ownbert.fitting.comparison import ComparedModel, Comparison
@@ -65,6 +66,7 @@ def probe(
         InputError: files or labels cannot be used.
     """
     folder = Path(output)
+    refuse_same(model, folder)
     with writing(folder):
         if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
             raise InputError(f"{folder} already contains a model; replace it with --overwrite")
