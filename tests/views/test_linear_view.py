@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from ownbert.corpus.sparse import sparse
 from ownbert.errors import InputError
 from ownbert.views.blending import from_scores
 from ownbert.views.linear_files import LINEAR
@@ -96,6 +97,18 @@ def test_a_label_without_rows_is_never_likely():
     for features in (view.features(texts), VIEWS["tfidf"].fit(texts, texts).features(texts)):
         model = fit_linear(features, Targets("classify", labels, 4), 1.0)
         assert model.scores(features).argmax(1).max() < 3
+
+
+def test_dropped_features_do_not_count_in_the_ratios_of_naive_bayes():
+    """``fit`` sets the entries of features that are rare in a fold to 0."""
+    features = sparse.csr_array(np.random.default_rng(0).random((40, 30), np.float32))
+    features.data[features.data < 0.7] = 0
+    targets = Targets("classify", np.arange(40) % 2, 2)
+    kept, without = (
+        fit_linear(each, targets, 1.0, naive_bayes=True)
+        for each in (features, sparse.csr_array(features.toarray()))
+    )
+    np.testing.assert_allclose(kept.weights, without.weights, atol=1e-6)
 
 
 def test_empty_and_unknown_texts_have_scores():

@@ -385,7 +385,7 @@ def _log_odds(positive: np.ndarray) -> float:
 def _log_count_ratio(features: Matrix, positive: np.ndarray) -> np.ndarray:
     """(F) log ratio of a feature's frequency in rows with the label to that in rows without."""
     present = features.copy()
-    present.data = np.ones_like(present.data)
+    present.data = np.sign(present.data)  # entries of dropped features are 0
     p = 1 + np.asarray(present[np.flatnonzero(positive)].sum(0)).ravel()
     q = 1 + np.asarray(present[np.flatnonzero(~positive)].sum(0)).ravel()
     return np.log((p / p.sum()) / (q / q.sum())).astype(np.float32)
