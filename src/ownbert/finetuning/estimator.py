@@ -72,7 +72,8 @@ class TextEstimator(BaseEstimator):
         pooling, long, precision, device: see the settings of ``ownbert finetune``.
         dev_share: share of the texts to hold out for choosing the best weights. With 0 all epochs
             are run and the last weights are kept.
-        patience: number of epochs without a better held-out score after which training stops.
+        patience: number of evaluations without a better held-out score after which training stops;
+            with ``epochs`` there is one per epoch, otherwise fewer if there are very few texts.
         output: new folder for model, recipe, log and curves; by default nothing is kept on disk.
         verbose: whether to show progress.
         random_state: alternative to ``seed``, as in scikit-learn: a number or a generator.
@@ -314,9 +315,6 @@ class TextEstimator(BaseEstimator):
         tags.input_tags.string = tags.input_tags.one_d_array = True
         tags.input_tags.two_d_array = False
         return tags
-
-    def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
-        return {"X_types": ["string", "1dlabels"]}
 
 
 def _plain(value: Any) -> Any:

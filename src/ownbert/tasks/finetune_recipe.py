@@ -434,7 +434,7 @@ class FinetuneRun(Run):
     )
     patience: int = setting(
         4,
-        "Stop after this many epochs without improvement of --measure on the dev rows.",
+        "Stop after this many evaluations without improvement of --measure on the dev rows.",
         RUN,
         check=up_to(limits.EPOCHS),
         resumable=True,

@@ -242,8 +242,7 @@ class FitInput:
     def can_teach(self) -> bool:
         """Whether there are, or can be generated, texts for distillation: impossible for sentence
         pairs; a network given by the user only uses unlabelled texts, not generated ones."""
-        single = len(self.rows.rows[0].texts) == 1
-        return single and (len(self.unlabelled) > 0 or self.recipe.model is None)
+        return not self._has_pairs and (len(self.unlabelled) > 0 or self.recipe.model is None)
 
     @property
     def ngrams_help(self) -> bool:
