@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from ownbert.views.ngram_counts import character_occurrences
-from ownbert.views.tokens import spans_of
+from ownbert.views.tokens import lowered, spans_of
 from ownbert.views.view_features import (
     CHARACTER_ORDERS,
     CharacterView,
@@ -101,7 +101,7 @@ def _characters(
     small, spans, pending = [" "], [[]], False
     for number, text in enumerate(row.rows[0]):
         pending = len(small) > 1
-        for place, letter in enumerate(text):
+        for letter, place in zip(*lowered(text), strict=True):
             if letter.isspace():
                 pending = len(small) > 1
                 continue
@@ -109,9 +109,8 @@ def _characters(
                 small.append(" ")
                 spans.append([])
                 pending = False
-            for lower in letter.lower():
-                small.append(lower)
-                spans.append([(number, place, place + 1)])
+            small.append(letter)
+            spans.append([(number, place, place + 1)])
     text = "".join([*small, " "]) if len(small) > 1 else ""
     occurrences = character_occurrences(text, CHARACTER_ORDERS, len(view.idf))
     return [*spans, []], list(occurrences)

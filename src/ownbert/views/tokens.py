@@ -62,14 +62,18 @@ def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
     """The character spans (start, end) of the tokens in a text of this kind."""
     text = text.replace("\0", " ")  # as in ``tokens_of``
     pattern = {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
-    # Lower-casing may turn one letter into two; both have the span of the original letter.
-    small = list(text if kind == "ids" else text.lower())
-    where = list(range(len(text)))
-    if len(small) != len(text):
-        pairs = [(lower, i) for i, letter in enumerate(text) for lower in letter.lower()]
-        small, where = [lower for lower, _ in pairs], [i for _, i in pairs]
-    matches = pattern.finditer("".join(small))
+    small, where = (text, range(len(text))) if kind == "ids" else lowered(text)
+    matches = pattern.finditer(small)
     return [(where[each.start()], where[each.end() - 1] + 1) for each in matches]
+
+
+def lowered(text: str) -> tuple[str, Sequence[int]]:
+    """A text in lower case, and the index in ``text`` of each of its characters: one letter may
+    become two."""
+    small = text.lower()
+    if len(small) == len(text):
+        return small, range(len(text))
+    return small, [i for i, letter in enumerate(text) for _ in letter.lower()]
 
 
 def written_tokens(kind: str) -> Callable[[str], list[str]]:

@@ -22,7 +22,7 @@ from ownbert.views.contributions import contributions
 from ownbert.views.view_features import VIEWS, Texts
 from support.cli import run_cli
 
-WORDS = ("Red", "green", "blue,", "It's", "日本", "x1", "İn", "a")
+WORDS = ("Red", "green", "blue,", "It's", "日本", "x1", "İn", "ΟΔΟΣ", "a")
 
 
 def texts_of(kind: str, count: int) -> list[str]:
