@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, finetune
+from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import LabelledSplits
+from ownbert.inference.blend import Blend, BlendMember
 from ownbert.train.job import Interrupted
 from ownbert.train.state_files import newest_state
 from ownbert.train.watch.log import read_log
@@ -77,6 +79,18 @@ def test_stopped_or_not_it_is_the_same_model(
     name = "model.safetensors"
     assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
+def test_a_blend_is_replaced_as_a_whole(tmp_path: Path):
+    """Otherwise predict would use it, and not the new model."""
+    Blend((BlendMember("lsa", "linear", ("lsa",), 1.0),), ("a", "b"), {}, (0.0, 0.0)).write(
+        tmp_path
+    )
+    for given in ({}, {"resume": True}):
+        with pytest.raises(InputError, match="already contains a model; replace it with overwrite"):
+            FinetuneFolder(tmp_path, **given)
+    FinetuneFolder(tmp_path, overwrite=True).reserve({})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_finished_run_is_left_alone(

@@ -13,13 +13,14 @@ import yaml
 
 import ownbert
 from ownbert.checkpoint import load, load_tokenizer, save
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.exporting.quantize import quantize
 from ownbert.files.writing import make_folder
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.findings import _blend_row
-from ownbert.fitting.fit import Fit, preview_fit
+from ownbert.fitting.fit import Fit, _clear, preview_fit
 from ownbert.fitting.fit_state import FitState
 from ownbert.fitting.networks import (
     Corpus,
@@ -46,6 +47,7 @@ from ownbert.tasks.rows import Row
 from ownbert.train.state_files import newest_state
 from ownbert.train.watch.log import read_log
 from ownbert.views.view_features import Texts
+from support import tiny
 from support.cli import run_cli
 
 # Enough on any machine: all that there is to do ends earlier.
@@ -538,6 +540,19 @@ def test_a_damaged_state_is_named_and_damaged_scores_are_made_again(topics: Path
         again = np.load(scores)
         assert again.shape == whole.shape
         assert (again.argmax(1) == whole.argmax(1)).mean() > 0.8
+
+
+def test_no_other_model_stays_in_the_folder(tmp_path: Path):
+    """``--network`` would use it if no network was fitted."""
+    for name in ("config.json", "ensemble.json"):
+        tiny.made(tmp_path, "classification")
+        (tmp_path / "ensemble.json").write_text('{"format": 1, "identity": {}, "members": []}')
+        others = {"config.json", "ensemble.json"} - {name}
+        (tmp_path / others.pop()).unlink()
+        with pytest.raises(InputError, match="already contains a model"):
+            ownbert.fit(["a", "b"], ["x", "y"], output=tmp_path)
+        _clear(tmp_path)
+        assert not {"config.json", "ensemble.json", WEIGHTS} & {*tiny.contents(tmp_path)}
 
 
 def test_a_model_in_the_folder_is_not_overwritten(topics: Path, pretrained: Path, tmp_path: Path):

@@ -44,6 +44,16 @@ def test_a_probe_does_not_replace_its_network(topics: Path, tmp_path: Path):
     assert contents(tmp_path) == before
 
 
+def test_a_probe_leaves_no_other_model_in_its_folder(topics: Path, tmp_path: Path):
+    made(tmp_path / "model")
+    made(tmp_path / "out", "classification")
+    given = (tmp_path / "model", topics / "train.csv", tmp_path / "out")
+    with pytest.raises(InputError, match="already contains a model"):
+        ownbert.probe(*given)
+    ownbert.probe(*given, overwrite=True)
+    assert not {"config.json", "model.safetensors"} & {*contents(tmp_path / "out")}
+
+
 def test_the_vector_of_a_long_text_is_the_mean_of_its_pieces(pretrained: Path):
     embedder = Embedder(pretrained)
     words = [f"w{i % 31}" for i in range(250)]

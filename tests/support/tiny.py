@@ -55,7 +55,7 @@ def in_the_cache(make: Callable[[Path], object], place: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def change_config(folder: Path, **changes: Any) -> None:

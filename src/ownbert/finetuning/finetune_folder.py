@@ -84,8 +84,8 @@ class FinetuneFolder(RunFolder):
         super().check(identity, vocabularies)
 
     def written(self) -> list[str]:
-        several = [ENSEMBLE, SEARCH, PRETRAINED]
-        return [*super().written(), *several, *_EMBEDDING_FILES, "1_Pooling", CONFUSION, PROCESSOR]
+        names = [SEARCH, PRETRAINED, *_EMBEDDING_FILES, "1_Pooling", CONFUSION, PROCESSOR]
+        return [*super().written(), *names]
 
     def replaced(self) -> list[Path]:
         """Files of earlier runs of any kind, which are replaced."""

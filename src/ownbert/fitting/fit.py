@@ -44,7 +44,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
-from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
+from ownbert.run.file_names import BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names
@@ -58,9 +58,11 @@ _GAINS, _OWN_NETWORK = "the gain of final models for label sets", "the network o
 _VOCABULARY = "words missing in the vocabulary of the network"
 # Everything that a run may write into the output folder.
 _WRITTEN = (
-    *(RECIPE, STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
+    *(RECIPE, STATE, BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
     *(*REPORTS, *BESIDE_WEIGHTS),
 )
+# Files of a folder with a model.
+_SIGNS = (STATE, BLEND, ENSEMBLE, CONFIG)
 # Share of the time left by the linear models; the smaller one applies with many labelled rows,
 # which teach more than unlabelled text. No network is pretrained if the user gives one.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
@@ -165,8 +167,7 @@ def fit_folder(
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; -o must name a folder")
     resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first
-    occupied = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
-    if occupied and not (resume or overwrite):
+    if any((folder / name).exists() for name in _SIGNS) and not (resume or overwrite):
         raise InputError(
             f"{folder} already contains a model; continue with --resume, start over with "
             "--overwrite, or choose another folder"
@@ -211,11 +212,11 @@ def preview_fit(
 
 def _clear(folder: Path) -> None:
     """Remove only what an earlier run has written."""
-    if not any((folder / name).exists() for name in (STATE, BLEND)):
+    if not any((folder / name).exists() for name in _SIGNS):
         return
     for name in (WORK, "members"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (STATE, BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE, CONFIG, WEIGHTS):
+    for name in (*_SIGNS, HELD_OUT, HELD_OUT_NETWORK, RECIPE, WEIGHTS):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError, warn_of_input
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
@@ -21,7 +22,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedding.layer_embedder import LayerEmbedder
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
-from ownbert.run.file_names import BLEND
+from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.metrics import Scores
 
@@ -68,9 +69,10 @@ def probe(
     folder = Path(output)
     refuse_same(model, folder)
     with writing(folder):
-        if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
+        others = (CONFIG, WEIGHTS, ENSEMBLE)
+        if any((folder / name).exists() for name in (BLEND, *others)) and not overwrite:
             raise InputError(f"{folder} already contains a model; replace it with --overwrite")
-        refuse_foreign(folder, (BLEND, "members"))
+        refuse_foreign(folder, (BLEND, "members", *others))
         columns = ColumnNames(text_column, second_column, label_column)
         detected, rows = _read(model, train, dev, task, columns, seed)
         new = missing_folders(folder / "members")
@@ -86,6 +88,8 @@ def probe(
             work.rename(folder / path)
             offsets = tuple(map(float, compared.offsets))
             Blend(members, tuple(detected.labels), detected.values(), offsets).write(folder)
+            for name in others:
+                (folder / name).unlink(missing_ok=True)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             remove_empty(new)

@@ -13,7 +13,7 @@ from ownbert.errors import InputError
 from ownbert.files.folders import refuse_both, refuse_foreign
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder
-from ownbert.run.file_names import RECIPE
+from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.settings import resolve, settings_of
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
@@ -71,6 +71,8 @@ class RunFolder:
                 f"{self.path} already contains a model; continue with --resume, start over with "
                 "--overwrite, or choose another folder"
             )
+        if (self.path / BLEND).exists() and not self.overwrite:  # ``predict`` would use the blend
+            raise InputError(f"{self.path} already contains a model; replace it with --overwrite")
 
     def resolve(
         self,
@@ -159,11 +161,12 @@ class RunFolder:
 
     def written(self) -> list[str]:
         """Names of files that a run may write into the folder, besides a tokenizer and the card."""
-        return [WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES, BOARD]
+        return [WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES, BOARD, BLEND, ENSEMBLE]
 
     def replaced(self) -> list[Path]:
         """Files and folders that ``reserve`` removes if the folder is overwritten."""
-        return [self.path / name for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES)]
+        names = (WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES, BLEND, ENSEMBLE)
+        return [self.path / name for name in names]
 
     def _clear(self) -> None:
         for path in self.replaced():
