@@ -150,7 +150,7 @@ def test_files_of_the_same_names_are_replaced(tmp_path: Path):
     output = tmp_path / "out"
     (output / "onnx").mkdir(parents=True)
     old = {"README.md": "mine", "model.pt2": "old", "other.txt": "other", "onnx/a": "old"}
-    for name, text in old.items():
+    for name, text in (old | {"blend.json": "old", "ensemble.json": "old"}).items():
         (output / name).write_text(text)
     with complete_folder(output) as new:
         (new / "onnx").mkdir()
@@ -159,6 +159,7 @@ def test_files_of_the_same_names_are_replaced(tmp_path: Path):
     changed = {"model.pt2": "new", "onnx/a": "new", "onnx/b": "new"}
     for name, text in (old | changed).items():
         assert (output / name).read_text() == text
+    assert {path.name for path in output.iterdir()} == {*old, "onnx"} - {"onnx/a"}
     with pytest.raises(FileNotFoundError), complete_folder(tmp_path / "a" / "b") as new:
         (new / "missing" / "half").write_text("half")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}

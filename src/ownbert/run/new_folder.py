@@ -18,6 +18,7 @@ from ownbert.files.writing import (
     remove_empty,
     uninterrupted,
 )
+from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.run.model_card import CARD, is_ours
 
 
@@ -73,8 +74,8 @@ def refuse_taken(
 def complete_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside ``target`` that replaces it when the block succeeds.
 
-    In an existing folder, files of the same names are replaced and others are kept, as is a card
-    written by the user.
+    In an existing folder, files of the same names are replaced, and a blend or an ensemble is
+    removed. Others are kept, as is a card written by the user.
     """
     target = Path(os.path.realpath(target))  # "." has no name, and links may lead to other disks
     created = missing_folders(target.parent)
@@ -96,6 +97,8 @@ def _move(new: Path, target: Path) -> None:
         remove_empty([target])
         os.replace(new, target)
         return
+    for name in (BLEND, ENSEMBLE):  # would be used instead of the new model
+        (target / name).unlink(missing_ok=True)
     for path in sorted(new.rglob("*")):
         place = target / path.relative_to(new)
         if path.is_dir():
