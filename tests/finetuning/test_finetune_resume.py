@@ -86,6 +86,7 @@ def test_a_blend_is_replaced_as_a_whole(tmp_path: Path):
     Blend((BlendMember("lsa", "linear", ("lsa",), 1.0),), ("a", "b"), {}, (0.0, 0.0)).write(
         tmp_path
     )
+    (tmp_path / "report.json").write_text('{"leaderboard": [], "task": "classify"}')
     for given in ({}, {"resume": True}):
         with pytest.raises(InputError, match="already contains a model; replace it with overwrite"):
             FinetuneFolder(tmp_path, **given)

@@ -5,6 +5,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from operator import is_
 from pathlib import Path
 
 from ownbert.batches.loader import Loader
@@ -120,7 +121,7 @@ class FinetuningRun(TrainingRun):
         self.metrics: Mapping[str, float] = {}
         # Baselines by metric for these rows, or the reason why there is none.
         self.baselines: dict[str, LinearBaseline | str] = {}
-        if like is not None and _same_rows(self.splits.rows, like.splits.rows):
+        if like is not None and all(map(is_, self.splits.rows, like.splits.rows)):
             self.baselines = like.baselines
         self.identity = {"training data": self.splits.train_data.identity()}
 
@@ -540,7 +541,3 @@ def _max_length(length: int | None, config: EncoderConfig) -> int:
             f"max_length {length} must be from 8 to {longest}, the number of the model's positions"
         )
     return length or longest
-
-
-def _same_rows(one: Rows, other: Rows) -> bool:
-    return all(a is b for a, b in zip(one, other, strict=True))

@@ -216,7 +216,7 @@ def _clear(folder: Path) -> None:
         return
     for name in (WORK, "members"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (*_SIGNS, HELD_OUT, HELD_OUT_NETWORK, RECIPE, WEIGHTS):
+    for name in (*_SIGNS, *REPORTS, HELD_OUT, HELD_OUT_NETWORK, RECIPE, WEIGHTS):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -297,9 +297,16 @@ class Steps:
         return Made(folders, partial=scores, share=compared.share_of(scores))
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        """A network's logits on held-out rows."""
+        """A network's logits on held-out rows; the elapsed time predicts how long the report will
+        take."""
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
-        return self._time_scoring(lambda: score_all(network.scores, rows), rows)
+        start = time.monotonic()
+        scores = score_all(network.scores, rows)
+        self.per_character = (time.monotonic() - start) / max(1, sum(map(characters, rows)))
+        # The report times a network twice: alone and as a member of the blend.
+        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
+        self.budget.reported += self.per_character * timed
+        return scores
 
     def _start_of_student(self, compared: Comparison) -> Path:
         """The fine-tuned network, with the linear models built in if one of them is far better.
@@ -316,13 +323,3 @@ class Steps:
         if not len(self.given.unlabelled):
             raise InputError("there are no texts without labels for it")
         return self.folder / joined[0].first[0]
-
-    def _time_scoring(self, scores_of: Callable[[], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
-        """A network's logits of rows; the elapsed time predicts how long the report will take."""
-        start = time.monotonic()
-        scores = scores_of()
-        self.per_character = (time.monotonic() - start) / max(1, sum(map(characters, rows)))
-        # The report times a network twice: alone and as a member of the blend.
-        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
-        self.budget.reported += self.per_character * timed
-        return scores

@@ -13,7 +13,7 @@ from ownbert.errors import InputError
 from ownbert.files.folders import refuse_both, refuse_foreign
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder
-from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
+from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE, REPORT
 from ownbert.settings import resolve, settings_of
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
@@ -166,7 +166,8 @@ class RunFolder:
     def replaced(self) -> list[Path]:
         """Files and folders that ``reserve`` removes if the folder is overwritten."""
         names = (WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES, BLEND, ENSEMBLE)
-        return [self.path / name for name in names]
+        report = [REPORT] if (self.path / BLEND).exists() else []  # of ``fit``, for ``label``
+        return [self.path / name for name in (*names, *report)]
 
     def _clear(self) -> None:
         for path in self.replaced():

@@ -53,7 +53,6 @@ _ROWS = 1 << 14
 _MOST_COUNTS = 1 << 28
 _WORDS, _TYPICAL = 10, 5
 _MOST_PERIODS = 40
-# Year, month, day; a month without a day, or a year alone, is followed by no other number.
 _DATE = re.compile(
     r"(\d{4})(?:[-/.年]?(\d\d)(?:[-/.月]?(\d\d)(?!\d)|(?![-/.月]?\d))|(?![-/.年]?\d))"
 )

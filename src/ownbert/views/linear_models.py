@@ -88,8 +88,6 @@ class LinearModel:
             raise ValueError(f"weights are {weights.shape} and the bias is {bias.shape}")
         if prior is not None and prior.shape != bias.shape:
             raise ValueError(f"the prior is {prior.shape} and the bias is {bias.shape}")
-        if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
-            raise ValueError("some weights are not finite")
         if link not in LINKS:
             raise ValueError(f"the link is {link!r}, not one of {', '.join(LINKS)}")
         return cls(weights, bias, link, prior)
