@@ -120,11 +120,6 @@ class TextEstimator(BaseEstimator):
         estimator._open()
         return estimator
 
-    @classmethod
-    def load(cls, folder: str | Path, **parameters: Any) -> Any:
-        """Same as ``from_pretrained``."""
-        return cls.from_pretrained(folder, **parameters)
-
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the fitted model as an ordinary Hugging Face folder.
 
@@ -138,9 +133,7 @@ class TextEstimator(BaseEstimator):
         refuse_same(self.folder_, folder)
         copy_files(Path(self.folder_), Path(folder), finished_files(Path(self.folder_)))
 
-    def save(self, folder: str | Path) -> None:
-        """Same as ``save_pretrained``."""
-        self.save_pretrained(folder)
+    load, save = from_pretrained, save_pretrained
 
     def _open(self) -> None:
         """Fit the estimator by opening the folder of ``model``."""
