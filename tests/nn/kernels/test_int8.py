@@ -206,6 +206,19 @@ def test_a_model_is_near_its_float_one(changes: dict[str, Any], precision: str):
 
 
 @torch.inference_mode()
+@pytest.mark.skipif(int8.products_here() == NONE, reason="requires int8 products")
+def test_a_matrix_whose_width_is_not_aligned_leaves_the_activation():
+    given = quantized(model(intermediate_size=42))
+    packed = prepack(given)
+    network: Any = packed.encoder.blocks[0].feed_forward
+    assert isinstance(network.up, PackedInt8Linear)
+    assert not isinstance(network.down, PackedInt8Linear)
+    x = tokens(9)
+    expected = given.encoder.blocks[0].feed_forward(x)  # pyright: ignore
+    assert torch.cosine_similarity(network(x), expected, dim=1).min() > 0.99
+
+
+@torch.inference_mode()
 def test_without_such_products_the_weights_are_floats(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(int8, "products_here", lambda: NONE)
     given = model()

@@ -139,16 +139,17 @@ def _replace(model: nn.Module) -> None:
     shared = _shared(model)
     done: dict[int, PackedLinear] = {}
     for parent in list(model.modules()):
-        act = None
-        if isinstance(parent, FeedForward) and parent.act in _FUSED and not parent.gated:
-            act, parent.act = parent.act, "linear"
+        fuses = isinstance(parent, FeedForward) and parent.act in _FUSED and not parent.gated
         for name, child in list(parent.named_children()):
             if not isinstance(child, nn.Linear):
                 continue
             if id(child.weight) in shared and not isinstance(parent, NextTokenHead):
                 continue
+            act = None
+            if fuses and name == "up":  # unless it is packed in 8 bits already
+                act, parent.act = parent.act, "linear"  # pyright: ignore
             if id(child) not in done:
-                done[id(child)] = PackedLinear(child, act if name == "up" else None)
+                done[id(child)] = PackedLinear(child, act)  # pyright: ignore[reportArgumentType]
             setattr(parent, name, done[id(child)])
 
 
