@@ -69,6 +69,13 @@ def test_words_that_stay_are_as_before(config: EncoderConfig, size: int):
     assert head.decoder.bias.grad.shape == (size,)
 
 
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+def test_what_is_frozen_stays_frozen(config: EncoderConfig):
+    model = make(config).requires_grad_(False)
+    model.resize(27)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
 def test_padding_must_stay_inside():
     model = make(EncoderConfig(vocab_size=20, pad_token_id=15, **SMALL))
     with pytest.raises(InputError, match="pad_token_id 15 is outside vocab_size 12"):

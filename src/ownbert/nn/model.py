@@ -317,7 +317,7 @@ class Model(nn.Module):
         embeddings = self.encoder.embeddings
         old = embeddings.word
         word = nn.Embedding(vocab_size, old.embedding_dim, padding_idx=old.padding_idx)
-        embeddings.word = word.to(old.weight)
+        embeddings.word = word.to(old.weight).requires_grad_(old.weight.requires_grad)
         embeddings.word.weight.copy_(_resized(old.weight, vocab_size))
         if self.decoder is not None:
             self.decoder.config = replace(self.decoder.config, vocab_size=vocab_size)
@@ -330,7 +330,8 @@ class Model(nn.Module):
                 if head.decoder_rest is not None:
                     rest = _resized(head.decoder_rest.weight.T, vocab_size).T.contiguous()
                     head.decoder_rest.in_features = vocab_size
-                    head.decoder_rest.weight = nn.Parameter(rest)
+                    trains = head.decoder_rest.weight.requires_grad
+                    head.decoder_rest.weight = nn.Parameter(rest, trains)
         self.config = self.encoder.config = config
         self.tie()
 
@@ -357,10 +358,11 @@ class Model(nn.Module):
 def _resize_output(layer: nn.Linear, vocab_size: int) -> None:
     """Resize the output layer; a tied matrix is set later, and new words have zero bias."""
     layer.out_features = vocab_size
-    layer.weight = nn.Parameter(_resized(layer.weight, vocab_size))
+    layer.weight = nn.Parameter(_resized(layer.weight, vocab_size), layer.weight.requires_grad)
     if layer.bias is not None:
         kept = layer.bias[:vocab_size]
-        layer.bias = nn.Parameter(torch.cat((kept, kept.new_zeros(vocab_size - len(kept)))))
+        bias = torch.cat((kept, kept.new_zeros(vocab_size - len(kept))))
+        layer.bias = nn.Parameter(bias, layer.bias.requires_grad)
 
 
 def _resized(rows: Tensor, count: int) -> Tensor:
