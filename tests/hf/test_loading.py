@@ -110,6 +110,27 @@ def test_only_a_new_head_is_drawn(folder: Path, way: str):
     assert torch.equal(torch.get_rng_state(), after)
 
 
+@pytest.mark.parametrize("state", [False, True])
+def test_a_config_of_the_caller_is_not_changed(folder: Path, state: bool):
+    given = hf.BertConfig.from_pretrained(folder)
+    options = {"state_dict": hf.BertForMaskedLM(given).state_dict()} if state else {}
+    model = hf.BertForMaskedLM.from_pretrained(folder, config=given, **options)
+    model.resize_token_embeddings(40)
+    assert (model.config.vocab_size, given.vocab_size) == (40, 30)
+
+
+def test_a_state_dict_with_options_that_are_ignored(folder: Path):
+    state = hf.BertForMaskedLM.from_pretrained(folder).state_dict()
+    options: dict[str, Any] = {"low_cpu_mem_usage": True, "attn_implementation": "eager"}
+    for name, given in ((folder, None), (None, config("bert"))):
+        model = hf.BertForMaskedLM.from_pretrained(name, config=given, state_dict=state, **options)
+        assert torch.equal(
+            model.state_dict()["cls.predictions.bias"], state["cls.predictions.bias"]
+        )
+    with pytest.raises(InputError, match="does not support load_in_8bit"):
+        hf.BertForMaskedLM.from_pretrained(folder, state_dict=state, load_in_8bit=True)
+
+
 @pytest.mark.usefixtures("undefined")
 @pytest.mark.parametrize(
     ("model_type", "architecture", "before", "after"),

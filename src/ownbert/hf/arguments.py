@@ -1,5 +1,6 @@
 """The arguments of ``from_pretrained`` and of forward passes."""
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,12 +85,8 @@ def read_arguments(
         raise InputError("from_pretrained copies weights, which the device meta does not hold")
     check_attention("attn_implementation", options.get("attn_implementation"))
     folder = pretrained_folder(name, options)
-    ignored = {*IGNORED, *HUB_OPTIONS, "subfolder"}
     hub = {k: options[k] for k in HUB_OPTIONS if k in options}
-    options = {k: v for k, v in options.items() if k not in ignored}
-    for key, instead in _UNSUPPORTED.items():
-        if options.pop(key, None):
-            raise InputError(f"from_pretrained does not support {key}{instead}")
+    options = supported(options)
     given_dtype = options.pop("torch_dtype", None)
     given_dtype = options.pop("dtype", None) or given_dtype
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))
@@ -102,11 +99,21 @@ def read_arguments(
     elif isinstance(config, str | Path):
         config = kind.from_pretrained(config, **hub)
     else:
-        config = kind.of(config, model_class.__name__)
+        config = copy.deepcopy(kind.of(config, model_class.__name__))
     config.name_or_path = str(name)
     auto = given_dtype == "auto"
     dtype = None if auto else parse_dtype(given_dtype)
     return LoadArguments(folder, config, values, structure, dtype, auto, mismatched, options)
+
+
+def supported(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those that are ignored or only find a folder; ``InputError`` for others
+    that are not supported."""
+    for key, instead in _UNSUPPORTED.items():
+        if options.get(key):
+            raise InputError(f"from_pretrained does not support {key}{instead}")
+    left_out = {*IGNORED, *_UNSUPPORTED, *HUB_OPTIONS, "subfolder"}
+    return {key: value for key, value in options.items() if key not in left_out}
 
 
 def is_own(model_class: Any) -> bool:

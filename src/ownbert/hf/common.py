@@ -3,6 +3,7 @@
 B sequences, S longest sequence, L layers, H heads.
 """
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.hf.arguments import IGNORED
+from ownbert.hf.arguments import supported
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
@@ -40,7 +41,7 @@ class CommonModel(nn.Module):
     def _from_config(cls, config: Any, **options: Any) -> Any:
         """Create a new model, for ``AutoModel.from_config``."""
         check_attention("attn_implementation", options.get("attn_implementation"))
-        options = {key: value for key, value in options.items() if key not in IGNORED}
+        options = supported(options)
         dtype = options.pop("dtype", options.pop("torch_dtype", None))
         model = cls(config, **options)
         return model.to(parse_dtype(dtype) or model.dtype)
@@ -100,7 +101,7 @@ class CommonModel(nn.Module):
         kind, dtype = cls.config_class, options.pop("dtype", options.pop("torch_dtype", None))
         if config is None:
             config, options = kind.from_pretrained(name or "", return_unused_kwargs=True, **options)
-        model = cls(config, *positional, **options)
+        model = cls(copy.deepcopy(config), *positional, **supported(options))
         missing, unexpected = model.load_state_dict(state, strict=False)
         if missing:
             names = ", ".join(missing)
