@@ -111,6 +111,13 @@ def test_generates_as_they_do(architecture: str):
     given = {name: value.flip(1) for name, value in padded(model_type).items()}
     expected = theirs.generate(**given, max_length=16, do_sample=False, eos_token_id=2)
     assert torch.equal(ours.generate(**given, max_length=16, eos_token_id=2), expected)
+    types = torch.zeros_like(ids)
+    expected = theirs.generate(ids, token_type_ids=types, **settings, eos_token_id=2)
+    for cached in (True, False):
+        found = ours.generate(
+            ids, token_type_ids=types, **settings, eos_token_id=2, use_cache=cached
+        )
+        assert torch.equal(found, expected)
     for times in (1, 8) if model_type == "bert" else (1,):  # 20 new tokens, and 8 up to the last
         texts = ids.repeat(1, times)
         expected = theirs.generate(texts, do_sample=False, eos_token_id=2)

@@ -223,7 +223,7 @@ class GreedyGeneration(Generating):
         if attention_mask is None:
             attention_mask = default_mask(input_ids, pad, ends)
         done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        cached = others.pop("use_cache", True)
+        cached, types = others.pop("use_cache", True), others.get("token_type_ids")
         past, ids = None, input_ids
         for _ in range(max_new_tokens):
             given = ids if past is None else ids[:, -1:]
@@ -231,6 +231,9 @@ class GreedyGeneration(Generating):
             kept = {"past_key_values": past, "use_cache": cached, "return_dict": True}
             out = model(given, attention_mask, **kept, **extra)
             past = out.past_key_values if cached else None
+            if types is not None:  # a new token has the type of the last given one
+                new = types[..., -1:]
+                others["token_type_ids"] = types = new if cached else torch.cat((types, new), -1)
             token = out.logits[:, -1].argmax(-1)
             token = torch.where(done, torch.full_like(token, pad), token)
             ids = torch.cat((ids, token[:, None]), 1)
