@@ -125,6 +125,8 @@ def test_tokens_and_ids_in_place_of_text(folders: dict[str, Path], bert: Any):
     ]
     with pytest.raises(InputError, match="has no words or characters"):
         bert.encode_plus(ids).word_ids()
+    bert("the dog", max_length=4, truncation=True, padding="max_length")  # holds for this call only
+    assert bert.encode(ids, "the lazy dog") == slow.encode(ids, "the lazy dog")
 
 
 def test_the_encoding_is_a_mapping(bert: Any):

@@ -45,7 +45,7 @@ def call_options(draw: st.DrawFn) -> dict[str, Any]:
     options["truncation"] = draw(
         st.sampled_from([None, False, True, "longest_first", "only_first", "only_second"])
     )
-    options["padding"] = draw(st.sampled_from([False, True, "longest", "max_length"]))
+    options["padding"] = draw(st.sampled_from([False, True, "longest", "max_length", "do_not_pad"]))
     options["max_length"] = draw(st.sampled_from([None, 0, 3, 6, 8, 16, 32]))
     options["pad_to_multiple_of"] = draw(st.sampled_from([None, None, 8]))
     options["padding_side"] = draw(st.sampled_from([None, "left", "right"]))

@@ -81,7 +81,7 @@ class CallOptions:
         """
         padding = _strategy("padding", self.padding, "longest", PADDINGS)
         truncation = self.truncation
-        if self.max_length is not None and padding == "do_not_pad" and truncation is None:
+        if self.max_length is not None and self.padding is False and truncation is None:
             message = "max_length is given without truncation: texts are truncated (longest_first)"
             warn_once(tokenizer, message)
             truncation = True

@@ -635,7 +635,7 @@ class PreTrainedTokenizerFast:
     def _ids(self, text: Any) -> Ids:
         """The ids of a string, or of a list of tokens or ids."""
         if isinstance(text, str):
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            return self.encode(text, add_special_tokens=False, verbose=False)
         return [self.convert_tokens_to_ids(t) if isinstance(t, str) else int(t) for t in text]
 
     def _from_ids(
