@@ -14,6 +14,7 @@ import ownbert
 from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.checkpoint.weights import QUANTIZED
+from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.exporting.quantize import REPORT, quantize
 from ownbert.families import family_of
@@ -159,12 +160,15 @@ def test_every_head(head: str, tmp_path: Path):
 
 
 def test_numbers_and_several_labels(tmp_path: Path):
-    for name, problem in (("one", "regression"), ("two", "multi_label_classification")):
-        made(tmp_path / name, "classification")
-        change_config(tmp_path / name, problem_type=problem)
+    several = "multi_label_classification"
+    for name, width, problem in (("a", None, "regression"), ("b", None, several), ("c", 1, ...)):
+        made(tmp_path / name, HeadSpec("classification", output=width))
+        labels = {} if width is None else {"id2label": {"0": "a"}}
+        change_config(tmp_path / name, problem_type=problem, **labels)
         found = quantize(tmp_path / name, tmp_path / f"{name}-int8").heads["classification"]
-        assert (found.equal is None) == (problem == "regression") == (found.error is not None)
+        assert (found.equal is None) == (problem != several) == (found.error is not None)
         assert found.answers == 7
+        assert found.largest_change > 0
 
 
 @pytest.mark.parametrize("model_type", ["albert", "mobilebert", "roberta", "distilbert"])

@@ -126,7 +126,7 @@ def _answers(
         return torch.cat(parts), torch.stack([part.argmax(0) for part in parts])
     if kind == "choice":
         logits = logits.view(batch.answers, -1)
-    elif kind == "classification" and problem == "regression":
+    elif kind == "classification" and (problem == "regression" or logits.shape[-1] == 1):
         return logits, None
     elif kind == "discriminator" or (kind, problem) == ("classification", _MANY):
         chances = logits.sigmoid()
