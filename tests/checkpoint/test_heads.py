@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from ownbert.checkpoint import load, save
+from ownbert.config.encoder import XLNET_STRUCTURE
 from ownbert.config.head_spec import HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
@@ -165,6 +166,15 @@ def test_rates_of_heads(tmp_path: Path):
     again = load(tmp_path)
     assert again.specs["span"].dropout == 0.0  # its own, where none is named
     assert again.config.hidden_dropout_prob == 0.4
+
+
+def test_a_rate_is_that_of_all_layers(tmp_path: Path):
+    config = replace(CONFIG, **XLNET_STRUCTURE, activation_dropout=0.1)
+    save(Model(config, pooler=False, model_type="xlnet"), tmp_path)
+    for rate in (0.0, 0.3):
+        loaded = load(tmp_path, dropout=rate)
+        assert {m.p for m in loaded.modules() if isinstance(m, torch.nn.Dropout)} == {rate}
+        assert loaded.config.activation_dropout == rate
 
 
 def test_a_pooler_that_the_folder_lacks_starts_anew(tmp_path: Path):

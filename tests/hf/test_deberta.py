@@ -156,6 +156,8 @@ def test_dropout_before_the_pooler_has_a_rate_of_its_own(tmp_path: Path):
     assert (again.dense_dropout.p, again.dropout.p) == (0.3, 0.2)
     theirs = transformers.AutoConfig.from_pretrained(tmp_path)
     assert (theirs.pooler_dropout, theirs.cls_dropout) == (0.3, 0.2)
+    again = load(tmp_path, dropout=0.0).heads["classification"]
+    assert (again.dense_dropout.p, again.dropout.p) == (0.0, 0.0)
     _, plain = pair("DebertaV2ForMultipleChoice")
     head = plain.model.heads["choice"]
     assert (head.dense_dropout.p, head.dropout.p) == (0.0, 0.1)

@@ -338,6 +338,8 @@ def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
     return values
 
 
-def without_rates(specs: tuple[HeadSpec, ...]) -> tuple[HeadSpec, ...]:
+def with_rate(specs: tuple[HeadSpec, ...], rate: float) -> tuple[HeadSpec, ...]:
     """Heads with the encoder's dropout rate."""
-    return tuple(replace(spec, dropout=None) for spec in specs)
+    return tuple(
+        replace(spec, dropout=None, dense_dropout=spec.dense_dropout and rate) for spec in specs
+    )

@@ -15,7 +15,7 @@ from ownbert.checkpoint.description import (
     describe,
     kinds_of,
     labels_json,
-    without_rates,
+    with_rate,
 )
 from ownbert.checkpoint.model_files import is_quantized
 from ownbert.checkpoint.quantized import quantize_model, read_quantized
@@ -152,8 +152,10 @@ def new_model(
     specs = tuple(description.specs if heads is None else heads)
     if dropout is not None:
         rates: Any = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        if config.activation_dropout:  # most formats have no key for it
+            rates["activation_dropout"] = dropout
         config, decoder = replace(config, **rates), decoder and replace(decoder, **rates)
-        specs = without_rates(specs)
+        specs = with_rate(specs, dropout)
     labels = labels or description.labels
     if decoder is None:
         family = description.family.model_type

@@ -51,7 +51,8 @@ def load(
                 f"{folder} contains an encoder-decoder model, which has no other heads"
             )
         if dropout is not None:
-            values |= dict.fromkeys(kind.rates, dropout)
+            own = (key for key in kind.rates if key != "activation_dropout" or values.get(key))
+            values |= dict.fromkeys(own, dropout)
         (named, *_) = values.get("architectures") or [None]
         model_class = model_of(named if named in kind.architectures else kind.generating)
         return model_class.from_pretrained(
