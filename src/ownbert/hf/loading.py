@@ -85,6 +85,7 @@ def save(
     """
     if not isinstance(model, Model):
         model._write(folder, tokenizer=tokenizer)
+        model._write_generation(Path(folder))
     elif model.decoder is not None:
         save_translation(model, folder, tokenizer=tokenizer)
     else:
