@@ -196,6 +196,7 @@ def test_impossible_settings(changes: dict, message: str):
             {"pruned_heads": {0: (1,)}},
             "disentangled attention cannot be combined with pruned_heads",
         ),
+        ({"head_width": 4}, "disentangled attention cannot be combined with head_width"),
         ({"position_embedding_type": "rotary"}, "requires position_embedding_type absolute or"),
         (
             {"disentangled": replace(V2, conv_groups=3)},

@@ -291,16 +291,15 @@ class EncoderConfig:
             )
 
     def _check_mobile(self) -> None:
-        if self.norm_first or self.activation_dropout:
-            raise InputError("mobile cannot be combined with norm_first or activation_dropout")
-        if self.gated_feed_forward or not self.norm_bias:
-            raise InputError("mobile cannot be combined with gated_feed_forward or norm_bias false")
-        if self.position_embedding_type == "transformer_xl":
-            raise InputError(
-                "mobile cannot be combined with position_embedding_type 'transformer_xl'"
-            )
-        if self.head_width or self.norm_type != "layer_norm":
-            raise InputError("mobile cannot be combined with head_width or norm_type")
+        kind = self.position_embedding_type
+        others = {
+            "norm_first or activation_dropout": self.norm_first or self.activation_dropout,
+            "gated_feed_forward or norm_bias false": self.gated_feed_forward or not self.norm_bias,
+            "position_embedding_type 'transformer_xl'": kind == "transformer_xl",
+            "head_width or norm_type": self.head_width or self.norm_type != "layer_norm",
+        }
+        for names in (names for names, given in others.items() if given):
+            raise InputError(f"mobile cannot be combined with {names}")
 
     def _check_sesame(self) -> None:
         """Check ``layer_gate`` and ``attention_blur``."""
@@ -325,7 +324,7 @@ class EncoderConfig:
                 )
 
     def _check_disentangled(self, disentangled: Disentangled) -> None:
-        others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder")
+        others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder", "head_width")
         for name in (name for name in others if getattr(self, name)):
             raise InputError(f"disentangled attention cannot be combined with {name}")
         if self.position_embedding_type not in ("absolute", "none"):
