@@ -189,6 +189,20 @@ def test_layers_of_a_custom_class_are_drawn(folder: Path, tmp_path: Path, kind: 
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
+@pytest.mark.parametrize("kind", [hf.BertModel, Mine])
+def test_the_dtype_of_a_folder(tmp_path: Path, kind: Any):
+    kind(config("bert")).bfloat16().save_pretrained(tmp_path)
+    for dtype, expected in (("auto", torch.bfloat16), (None, torch.float32)):
+        assert kind.from_pretrained(tmp_path, dtype=dtype).dtype == expected
+
+
+@pytest.mark.parametrize("kind", [hf.BertForSequenceClassification, Mine])
+def test_a_warning_names_the_line_of_the_caller(folder: Path, kind: Any):
+    with pytest.warns(UserWarning, match="newly initialised") as found:
+        kind.from_pretrained(folder)
+    assert {warning.filename for warning in found} == {__file__}
+
+
 @pytest.mark.parametrize(
     ("kind", "made"),
     [

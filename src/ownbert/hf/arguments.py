@@ -65,6 +65,13 @@ class LoadArguments:
     mismatched: bool
     further: dict[str, Any]
 
+    def finished(self, model: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """The model in evaluation mode and in the requested dtype."""
+        dtype = self.dtype
+        if self.auto:
+            dtype = next(t.dtype for t in tensors.values() if t.is_floating_point())
+        return (model.to(dtype) if dtype else model).eval()
+
 
 def read_arguments(
     model_class: Any, name: str | Path, config: Any, options: dict[str, Any]
@@ -126,9 +133,11 @@ def check_positional(model_class: Any, given: Sequence[Any]) -> None:
 
     As in Transformers, only classes without a head have one: ``add_pooling_layer``.
     """
+    if not given or not is_own(model_class):
+        return
     spec: ArchitectureSpec = model_class.family.architectures[model_class.architecture]
     pooled = spec.pooler and not spec.kinds
-    if given and is_own(model_class) and not (pooled and [*map(type, given)] == [bool]):
+    if not (pooled and [*map(type, given)] == [bool]):
         raise InputError(
             f"{model_class.__name__}.from_pretrained: only the folder may be given by position; "
             "write the names of other arguments, such as config="

@@ -6,13 +6,14 @@ B sequences, S longest sequence, L layers, H heads.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.hf.arguments import supported
+from ownbert.hf.arguments import LoadArguments, check_positional, read_arguments, supported
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
@@ -82,6 +83,77 @@ class CommonModel(nn.Module):
             if (p.requires_grad or not only_trainable)
             and not (exclude_embeddings and id(p) in tables)
         )
+
+    # ---- folders
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        is_main_process: bool = True,
+        state_dict: Any = None,
+        **options: Any,
+    ) -> None:
+        """Write ``config.json`` and ``model.safetensors``, which Transformers can load.
+
+        Args:
+            save_directory: folder to write, created if necessary.
+            is_main_process: if false, nothing is written.
+            state_dict: weights instead of the model's own.
+            options: other options of Transformers, which are ignored.
+
+        Raises:
+            InputError: ``push_to_hub`` is requested, or the folder cannot be written.
+        """
+        if options.get("push_to_hub"):
+            raise InputError("push_to_hub is not supported; save the folder and upload it")
+        if is_main_process:
+            self._save(Path(save_directory), state_dict)
+
+    def _save(self, folder: Path, state_dict: Any) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path | None,
+        *positional: Any,
+        config: Any = None,
+        output_loading_info: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Load the model of a folder or of the hub, in evaluation mode.
+
+        Missing heads (in a custom model all missing tensors) are newly initialised, with a warning;
+        so are tensors of another shape with ``ignore_mismatched_sizes``. Heads that this class
+        lacks are left out.
+
+        Args:
+            pretrained_model_name_or_path: the folder, or the name on the hub; None with ``config``
+                and ``state_dict``.
+            config: by default the folder's.
+            output_loading_info: whether to return Transformers' loading info, too.
+            options: keys of the config change it; ``state_dict`` replaces the folder's weights;
+                ``dtype``, ``ignore_mismatched_sizes``, ``revision`` and ``subfolder`` are as in
+                Transformers.
+
+        Raises:
+            InputError: other tensors do not fit, or an argument is not supported.
+        """
+        check_positional(cls, positional)
+        name = pretrained_model_name_or_path
+        if name is None or "state_dict" in options:
+            model, info = cls._of_state(name, config, options, positional)
+        else:
+            given = read_arguments(cls, name, config, options)
+            model, info = cls._of_folder(given, positional)
+        return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _of_folder(
+        cls, given: LoadArguments, positional: Sequence[Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The model of a folder, and Transformers' loading info."""
+        raise NotImplementedError
 
     # ---- weights of new layers
 

@@ -5,13 +5,14 @@ in scripts for Transformers; the author defines the forward method.
 """
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ownbert.checkpoint.weights import read_weights, write_model
 from ownbert.errors import InputError
 from ownbert.families.mapping.family import Family
-from ownbert.hf.arguments import read_arguments
+from ownbert.hf.arguments import LoadArguments
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
@@ -48,50 +49,18 @@ class CustomModel(CommonModel):
     def prune_heads(self, heads_to_prune: dict[int, Any]) -> None:
         self.base_model.prune_heads(heads_to_prune)
 
-    def save_pretrained(
-        self,
-        save_directory: str | Path,
-        is_main_process: bool = True,
-        state_dict: Any = None,
-        **options: Any,
-    ) -> None:
-        """Write ``config.json`` and ``model.safetensors`` with Transformers' names.
-
-        For the arguments see ``PreTrainedModel.save_pretrained``.
-        """
-        if options.get("push_to_hub"):
-            raise InputError("push_to_hub is not supported; save the folder and upload it")
-        if not is_main_process:
-            return
+    def _save(self, folder: Path, state_dict: Any) -> None:
         state = self.state_dict() if state_dict is None else state_dict
         tensors = {name: t.detach().cpu().clone().contiguous() for name, t in state.items()}
         values = {**self.config.to_dict(), "architectures": [type(self).__name__]}
         values |= self.family.write_config(self.config.structure())
-        write_model(Path(save_directory), values, tensors)
+        write_model(folder, values, tensors)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path | None,
-        *positional: Any,
-        config: Any = None,
-        output_loading_info: bool = False,
-        **options: Any,
-    ) -> Any:
-        """Load the folder's tensors whose names exist in this model, in evaluation mode.
-
-        Missing tensors are newly initialised, with a warning. For the arguments see
-        ``PreTrainedModel.from_pretrained``.
-
-        Raises:
-            InputError: a shape differs (without ``ignore_mismatched_sizes``), or no tensor belongs
-                to this model.
-        """
-        name = pretrained_model_name_or_path
-        if name is None or "state_dict" in options:
-            model, info = cls._of_state(name, config, options, positional)
-            return (model, info) if output_loading_info else model
-        given = read_arguments(cls, name, config, options)
+    def _of_folder(
+        cls, given: LoadArguments, positional: Sequence[Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Load the folder's tensors whose names exist in this model; at least one must."""
         with written_over():
             model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)
@@ -118,9 +87,8 @@ class CustomModel(CommonModel):
         if new or wrong:
             names = ", ".join([*new, *(name for name, *_ in wrong)])
             warnings.warn(
-                f"{cls.__name__} from {given.folder}: {names} are newly initialised", stacklevel=2
+                f"{cls.__name__} from {given.folder}: {names} are newly initialised", stacklevel=3
             )
         left = sorted(n for n in read if n not in state and full_name(n) not in state)
-        model = model.to(given.dtype or model.dtype).eval()
         info = {"missing_keys": new, "unexpected_keys": left, "mismatched_keys": wrong}
-        return (model, {**info, "error_msgs": []}) if output_loading_info else model
+        return given.finished(model, read), {**info, "error_msgs": []}

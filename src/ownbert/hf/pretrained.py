@@ -23,9 +23,7 @@ from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.arguments import (
     LoadArguments,
-    check_positional,
     is_own,
-    read_arguments,
     refuse,
     with_signature,
 )
@@ -400,34 +398,13 @@ class PreTrainedModel(CommonModel):
 
     _write_generation = _read_generation
 
-    def save_pretrained(
-        self,
-        save_directory: str | Path,
-        is_main_process: bool = True,
-        state_dict: Any = None,
-        **options: Any,
-    ) -> None:
-        """Write ``config.json`` and ``model.safetensors``, which Transformers can load.
-
-        Args:
-            save_directory: folder to write, created if necessary.
-            is_main_process: if false, nothing is written.
-            state_dict: weights instead of the model's own.
-            options: other options of Transformers, which are ignored.
-
-        Raises:
-            InputError: ``push_to_hub`` is requested, or the folder cannot be written.
-        """
-        if options.get("push_to_hub"):
-            raise InputError("push_to_hub is not supported; save the folder and upload it")
-        if not is_main_process:
-            return
+    def _save(self, folder: Path, state_dict: Any) -> None:
         model = self
         if state_dict is not None:
             model = copy.deepcopy(self)
             model.load_state_dict(state_dict)
-        model._write(save_directory)
-        self._write_generation(Path(save_directory))
+        model._write(folder)
+        self._write_generation(folder)
         self.config.architectures = [self.architecture]
 
     @classmethod
@@ -449,37 +426,9 @@ class PreTrainedModel(CommonModel):
         require_blocks(tensors, cls.family.weight_map, path, description.config)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path | None,
-        *positional: Any,
-        config: Any = None,
-        output_loading_info: bool = False,
-        **options: Any,
-    ) -> Any:
-        """Load the model of a folder or of the hub, in evaluation mode.
-
-        Missing heads are newly initialised, with a warning; so are tensors of another shape with
-        ``ignore_mismatched_sizes``. Heads that this class lacks are left out.
-
-        Args:
-            pretrained_model_name_or_path: the folder, or the name on the hub; None with ``config``
-                and ``state_dict``.
-            config: by default the folder's.
-            output_loading_info: whether to return Transformers' loading info, too.
-            options: keys of the config change it; ``state_dict`` replaces the folder's weights;
-                ``dtype``, ``ignore_mismatched_sizes``, ``revision`` and ``subfolder`` are as in
-                Transformers.
-
-        Raises:
-            InputError: other tensors do not fit, or an argument is not supported.
-        """
-        check_positional(cls, positional)
-        name = pretrained_model_name_or_path
-        if name is None or "state_dict" in options:
-            model, info = cls._of_state(name, config, options, positional)
-            return (model, info) if output_loading_info else model
-        given = read_arguments(cls, name, config, options)
+    def _of_folder(
+        cls, given: LoadArguments, positional: Sequence[Any]
+    ) -> tuple[Any, dict[str, Any]]:
         description, (tensors, path) = cls._describe(given), read_weights(given.folder)
         if given.values is not None and not given.mismatched:
             cls._require_blocks(description, tensors, path)
@@ -491,8 +440,4 @@ class PreTrainedModel(CommonModel):
         model._read_generation(given.folder)
         initialised = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         model._initialize_heads(initialised)
-        dtype = given.dtype
-        if given.auto:
-            dtype = next(t.dtype for t in tensors.values() if t.is_floating_point())
-        model = model.to(dtype).eval() if dtype else model.eval()
-        return (model, info) if output_loading_info else model
+        return given.finished(model, tensors), info

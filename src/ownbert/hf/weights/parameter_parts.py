@@ -90,9 +90,7 @@ class ParameterView(nn.Parameter):
         values = self.place(self.fused.whole.detach())
         try:
             moved = values.data_ptr() != self.data_ptr()
-        except (
-            RuntimeError
-        ):  # torch.export reads the parameters, and lets no tensor have an address
+        except RuntimeError:  # torch.export reads the parameters, and gives no addresses
             return
         if moved or values.dtype != self.dtype:
             torch.Tensor.data.__set__(self, values)  # pyright: ignore

@@ -68,7 +68,7 @@ def fill(
         warnings.warn(
             f"{type(model).__name__} from {path.parent}: {initialised} are not in it, or of "
             "another shape, and are newly initialised; train the model before using it",
-            stacklevel=3,
+            stacklevel=4,
         )
     return {**info, "error_msgs": []}
 
