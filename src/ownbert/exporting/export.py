@@ -84,13 +84,8 @@ def export(
     with writing(target):
         beside = _is_beside(source, target, to)
         subfolder = KINDS[to].folder if to in KINDS else None
-        folder_options = {
-            "overwrite": overwrite,
-            "to": to,
-            "looked_in": subfolder,
-            "beside": beside,
-        }
-        refuse_taken(target, source, data, **folder_options)
+        options = {"overwrite": overwrite, "to": to, "looked_in": subfolder, "beside": beside}
+        refuse_taken(target, source, data, **options)
         refuse_foreign(target, _output_names(source, kind, beside=beside))
         description, sentences = describe_network(source), (source / MODULES).is_file()
         require_float(description.values, folder)

@@ -25,11 +25,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        size, inner, bias = (
-            config.attention_size,
-            config.intermediate_size,
-            config.feed_forward_bias,
-        )
+        size, inner = config.attention_size, config.intermediate_size
+        bias = config.feed_forward_bias
         self.gated = config.gated_feed_forward
         self.up = Linear(size, 2 * inner if self.gated else inner, bias=bias)
         self.down = Linear(inner, size, bias=bias)

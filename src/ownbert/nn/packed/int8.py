@@ -67,10 +67,8 @@ def smoothing(inputs: Tensor, weight: Tensor, strength: float = 0.5) -> Tensor:
 
     Source: Xiao et al. 2023 (SmoothQuant), equation 4.
     """
-    seen, largest_weights = (
-        inputs.float().clamp_min(1e-5),
-        weight.float().abs().amax(0).clamp_min(1e-5),
-    )
+    seen = inputs.float().clamp_min(1e-5)
+    largest_weights = weight.float().abs().amax(0).clamp_min(1e-5)
     return seen**strength / largest_weights ** (1 - strength)
 
 
