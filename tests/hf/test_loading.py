@@ -189,6 +189,11 @@ def test_layers_of_a_custom_class_are_drawn(folder: Path, tmp_path: Path, kind: 
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
+def test_other_labels_are_in_both_directions(folder: Path):
+    found = ownbert.load(folder, heads=["classification"], labels=["x", "y"]).config
+    assert (found.id2label, found.label2id) == ({0: "x", 1: "y"}, {"x": 0, "y": 1})
+
+
 @pytest.mark.parametrize("kind", [hf.BertModel, Mine])
 def test_the_dtype_of_a_folder(tmp_path: Path, kind: Any):
     kind(config("bert")).bfloat16().save_pretrained(tmp_path)

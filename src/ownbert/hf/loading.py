@@ -64,8 +64,8 @@ def load(
     architecture = description.architecture if heads is None else checkpoint.architecture_of(model)
     values |= family.write_config(model.config)
     if model.labels:
-        values["id2label"] = dict(enumerate(model.labels))
-        values.pop("num_labels", None)
+        values |= {"id2label": dict(enumerate(model.labels)), "num_labels": None}
+        values["label2id"] = None if labels else values.get("label2id")
     config = config_of(family.model_type)(**values, name_or_path=str(folder))
     pooled = model.pooler is not None
     made = model_of(architecture)(config, add_pooling_layer=pooled, model=model)
