@@ -149,8 +149,9 @@ def test_attentions_of_chosen_layers():
     keep = given["attention_mask"].float()
     close(whole[0].sum(-1), keep[:, None].expand(-1, 4, -1))
     assert ours(**given, output_attentions=False).attentions is None
-    with pytest.raises(InputError, match=r"requests layer 4; the layers are 0\.\.3"):
-        ours(**given, output_attentions=[4])
+    for wrong in (4, "last"):
+        with pytest.raises(InputError, match=rf"requests layer {wrong}; the layers are 0\.\.3"):
+            ours(**given, output_attentions=[wrong])
 
 
 def test_inputs_that_are_too_long():

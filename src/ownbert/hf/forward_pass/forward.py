@@ -164,7 +164,7 @@ def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
     count = len(stack.schedule())
     if option is None or isinstance(option, bool | int):
         return frozenset(range(count)) if option else frozenset()
-    wrong = [layer for layer in option if not -count <= layer < count]
+    wrong = [layer for layer in option if layer not in range(-count, count)]
     if wrong:
         raise InputError(
             f"output_attentions requests layer {wrong[0]}; the layers are 0..{count - 1}"
