@@ -102,7 +102,7 @@ def test_generates_as_they_do(architecture: str):
     pad, end = ours.config.pad_token_id, 2
     settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": pad}
     expected = theirs.generate(ids, **settings, eos_token_id=end)
-    assert torch.equal(ours.generate(ids, **settings, eos_token_id=end), expected)
+    assert torch.equal(ours.generate(inputs=ids, **settings, eos_token_id=end), expected)
     assert torch.equal(ours.generate(ids, **settings, eos_token_id=end, use_cache=False), expected)
     # A token that it does generate ends the text.
     end = int(expected[0, 6])

@@ -222,6 +222,7 @@ def test_greedy_generation(options: dict[str, Any], tmp_path: Path):
     theirs.final_logits_bias[0, 2] = ours.final_logits_bias.data[0, 2] = 4
     given = {name: inputs()[name] for name in ("input_ids", "attention_mask")}
     expected = theirs.generate(**given, num_beams=1, do_sample=False, **options)
+    given["inputs"] = given.pop("input_ids")
     found = ours.generate(**given, **options)
     assert found.tolist() == expected.tolist()
     assert (found == 2).any() or options.get("max_length") == 4

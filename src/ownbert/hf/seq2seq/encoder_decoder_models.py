@@ -265,7 +265,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     @torch.no_grad()
     def generate(
         self,
-        input_ids: Tensor,
+        input_ids: Any = None,
         attention_mask: Tensor | None = None,
         *,
         generation_config: Any = None,
@@ -283,7 +283,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         their length to the power of ``length_penalty``.
 
         Args:
-            input_ids: (B, S').
+            input_ids: (B, S'); also as ``inputs``.
             attention_mask: (B, S'), 1 for tokens; by default all but padding.
             generation_config: Transformers' config, for options that are not given.
             max_new_tokens: maximum tokens after the start token.
@@ -297,6 +297,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         Raises:
             InputError: an option is not supported, or a text has no tokens.
         """
+        input_ids = others.pop("inputs", None) if input_ids is None else input_ids
         options = max_new_tokens, max_length, num_beams, length_penalty, bad_words_ids
         named = dict(zip(_OPTIONS, options, strict=True))
         self.check_call(input_ids, attention_mask, others | named)

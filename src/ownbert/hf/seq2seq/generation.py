@@ -177,7 +177,7 @@ class GreedyGeneration(Generating):
     @torch.no_grad()
     def generate(
         self,
-        input_ids: Tensor,
+        input_ids: Any = None,
         attention_mask: Tensor | None = None,
         *,
         generation_config: Any = None,
@@ -190,7 +190,7 @@ class GreedyGeneration(Generating):
         """Append the most probable next token until all texts have ended.
 
         Args:
-            input_ids: (B, S), with left padding.
+            input_ids: (B, S), with left padding; also as ``inputs``.
             attention_mask: (B, S), 1 for tokens; by default all but padding.
             generation_config: Transformers' config, for options that are not given.
             max_new_tokens: maximum number of appended tokens.
@@ -205,6 +205,7 @@ class GreedyGeneration(Generating):
             InputError: an option is not supported, or no token may be appended.
         """
         model: Any = self
+        input_ids = others.pop("inputs", None) if input_ids is None else input_ids
         options = max_new_tokens, max_length, eos_token_id, pad_token_id
         self.check_call(input_ids, attention_mask, dict(zip(_OPTIONS, options, strict=True)))
         known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
