@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.hf.arguments import LoadArguments, check_positional, read_arguments, supported
+from ownbert.hf.arguments import check_positional, read_arguments, supported
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype
 from ownbert.hf.recognition import blank, recognized
 from ownbert.nn.encoder import Encoder
@@ -25,6 +25,8 @@ class CommonModel(nn.Module):
 
     config: Any
     config_class: ClassVar[type[PretrainedConfig]]
+    _save: Any  # writes a folder, given it and a state dict or None
+    _of_folder: Any  # LoadArguments, positional arguments -> model, Transformers' loading info
     supports_gradient_checkpointing = True
     # Class attributes read by Transformers: all names are required in a state dict, nothing stays
     # in float32, and there is a single implementation of attention.
@@ -109,9 +111,6 @@ class CommonModel(nn.Module):
         if is_main_process:
             self._save(Path(save_directory), state_dict)
 
-    def _save(self, folder: Path, state_dict: Any) -> None:
-        raise NotImplementedError
-
     @classmethod
     def from_pretrained(
         cls,
@@ -147,13 +146,6 @@ class CommonModel(nn.Module):
             given = read_arguments(cls, name, config, options)
             model, info = cls._of_folder(given, positional)
         return (model, info) if output_loading_info else model
-
-    @classmethod
-    def _of_folder(
-        cls, given: LoadArguments, positional: Sequence[Any]
-    ) -> tuple[Any, dict[str, Any]]:
-        """The model of a folder, and Transformers' loading info."""
-        raise NotImplementedError
 
     # ---- weights of new layers
 
