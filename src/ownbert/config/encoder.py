@@ -291,15 +291,16 @@ class EncoderConfig:
             )
 
     def _check_mobile(self) -> None:
-        kind = self.position_embedding_type
-        others = {
-            "norm_first or activation_dropout": self.norm_first or self.activation_dropout,
-            "gated_feed_forward or norm_bias false": self.gated_feed_forward or not self.norm_bias,
-            "position_embedding_type 'transformer_xl'": kind == "transformer_xl",
-            "head_width or norm_type": self.head_width or self.norm_type != "layer_norm",
-        }
-        for names in (names for names, given in others.items() if given):
-            raise InputError(f"mobile cannot be combined with {names}")
+        if self.norm_first or self.activation_dropout:
+            raise InputError("mobile cannot be combined with norm_first or activation_dropout")
+        if self.gated_feed_forward or not self.norm_bias:
+            raise InputError("mobile cannot be combined with gated_feed_forward or norm_bias false")
+        if self.position_embedding_type == "transformer_xl":
+            raise InputError(
+                "mobile cannot be combined with position_embedding_type 'transformer_xl'"
+            )
+        if self.head_width or self.norm_type != "layer_norm":
+            raise InputError("mobile cannot be combined with head_width or norm_type")
 
     def _check_sesame(self) -> None:
         """Check ``layer_gate`` and ``attention_blur``."""
