@@ -63,8 +63,10 @@ _AS_ARGUMENT = {
     "queries": (*_FILE_OPTIONS, "--text", "--query"),
 }
 # Hidden options whose values are treated as the first argument: the folder, or the token store.
-_AS_FIRST = dict.fromkeys(("folder", "model"), ("--model", "--folder"))
-_AS_FIRST["tokens"] = ("--tokens", *_FILE_OPTIONS)
+_AS_FIRST = {
+    **dict.fromkeys(("folder", "model"), ("--model", "--folder")),
+    "tokens": ("--tokens", *_FILE_OPTIONS),
+}
 
 # Options that name outputs. Paths given to other options are inputs, and are never overwritten.
 OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
