@@ -128,9 +128,9 @@ def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     tokenizer = Tokenizer.load(pretrained)
     ids = np.asarray([tokenizer.cls_id, tokenizer.sep_id])
     unknown = UnknownWords(tokenizer)
-    unknown.count([Example(ids, np.zeros_like(ids))])
+    unknown.count([ids])
     assert unknown.share == 0
-    unknown.count([Example(np.asarray([tokenizer.unk_id] * 9), np.zeros(9, int))])
+    unknown.count([np.asarray([tokenizer.unk_id] * 9)])
     assert unknown.warning() == (
         "warning: 100.0% of the tokens are [UNK]: the model's vocabulary contains no word of these "
         "texts; use another model, or make one: ownbert vocab TEXTS -o MODEL, then ownbert "

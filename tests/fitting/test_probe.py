@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.errors import InputError
+from ownbert.errors import InputError, InputWarning
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import embed_rows
 from support.cli import run_cli
@@ -50,7 +50,8 @@ def test_a_probe_leaves_no_other_model_in_its_folder(topics: Path, tmp_path: Pat
     given = (tmp_path / "model", topics / "train.csv", tmp_path / "out")
     with pytest.raises(InputError, match="already contains a model"):
         ownbert.probe(*given)
-    ownbert.probe(*given, overwrite=True)
+    with pytest.warns(InputWarning, match="no word of these texts"):
+        ownbert.probe(*given, overwrite=True)
     assert not {"config.json", "model.safetensors"} & {*contents(tmp_path / "out")}
 
 

@@ -136,6 +136,9 @@ def test_the_headline_says_how_far_to_trust_it():
     assert "slightly lower scores" in trust
     assert "may be due to chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
     assert "is partly lucky" in headline(small(margin=Margin(-0.03, -0.05, -0.01)))[1]
+    worse = (LeaderboardRow("tfidf", "linear", 0.8), LeaderboardRow("blend", "blend", 0.79))
+    advice = give_advice(small(leaderboard=worse, best="blend", margin=Margin(-0.01, -0.02, 0.01)))
+    assert any(one.sentence.endswith("blend is not better.") for one in advice)
     assert "no baseline" in headline(small(leaderboard=(NETWORK,)))[1]
     assert "is a linear model" in headline(small(best="TF-IDF"))[1]
     # A blend may be preferred to a model that is better by chance.

@@ -200,10 +200,8 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     if margin:
         figure += f", {margin.low:+.3f} to {margin.high:+.3f}"
     why = "may be due to chance" if noise else "is too small to matter in most cases"
-    sentence = (
-        f"The linear model {baseline.name} may be good enough: the gain of {best.name} over it "
-        f"{why}"
-    )
+    why = f"the gain of {best.name} over it {why}" if gain > 0 else f"{best.name} is not better"
+    sentence = f"The linear model {baseline.name} may be good enough: {why}"
     if best.texts_per_second and baseline.texts_per_second:
         times = baseline.texts_per_second / best.texts_per_second
         sentence += f", and it is {times:,.0f} times as fast" if times >= 2 else ""
