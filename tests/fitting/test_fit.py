@@ -822,6 +822,14 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     almost[: count // 50] = np.log(np.where(np.arange(3) == truth[: count // 50, None], 0.8, 0.1))
     assert network_of(np.where(almost == fair, unsure, almost), fair) == "student"
 
+    # Without texts, a network with built-in linear models comes first.
+    names = ("network", "joined", "student")
+    models = [ComparedModel(name, "", "network", (), 0.0, scores=fair) for name in names]
+    for has_texts, expected in ((True, "student"), (False, "joined")):
+        best = best_network(Comparison(rows, models, has_texts=has_texts))
+        assert best is not None
+        assert best.name == expected
+
     # Of others, one that is better by chance alone must have the smaller loss too.
     lucky = unsure.copy()
     lucky[: count // 20] = np.log(np.where(np.arange(3) == truth[: count // 20, None], 0.8, 0.1))

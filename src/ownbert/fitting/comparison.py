@@ -30,6 +30,8 @@ LOG_LOSS = "log_loss"
 # A candidate that is better than the blend by this many standard errors is used alone. The standard
 # error is that of bootstrap samples: their number, fewer for more than _ROWS rows together.
 _SURE, _SAMPLES, _ROWS = 2.5, 60, 200_000
+# Number of blocks of rows for the standard error of a difference in loss.
+_BLOCKS = 100
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
 
@@ -75,6 +77,7 @@ class Comparison:
         rows: the labelled rows.
         candidates: compared models; at least one has ``scores``.
         metric: selection metric; by default the task's main metric.
+        has_texts: whether there are unlabelled texts, from which a distilled network learns most.
 
     Attributes:
         weights: blend weights of the candidates with ``scores``.
@@ -85,9 +88,14 @@ class Comparison:
     """
 
     def __init__(
-        self, rows: LabelledRows, candidates: Sequence[ComparedModel], metric: str | None = None
+        self,
+        rows: LabelledRows,
+        candidates: Sequence[ComparedModel],
+        metric: str | None = None,
+        *,
+        has_texts: bool = True,
     ) -> None:
-        self.rows, self.candidates = rows, candidates
+        self.rows, self.candidates, self.has_texts = rows, candidates, has_texts
         self.metric = metric or rows.task.metrics[0]
         self.lower = self.metric in LOWER
         self.measured = [c for c in candidates if c.scores is not None]
@@ -219,6 +227,19 @@ class Comparison:
         close = [model for model, own in zip(models, worth, strict=True) if own >= least]
         return min(close, key=self.loss_of)
 
+    def surpasses(self, model: ComparedModel, other: ComparedModel, errors: float) -> bool:
+        """Whether a model is better than another on the first fold's held-out rows: by the metric,
+        and by the loss by more than this many standard errors."""
+        count = len(self.rows.folds[0][1])
+        one, two = self.adjusted(model), self.adjusted(other)
+        blocks = np.array_split(np.arange(count), min(count, _BLOCKS))
+        gains = [
+            loss(self.targets[rows], two[rows]) - loss(self.targets[rows], one[rows])
+            for rows in blocks
+        ]
+        more = self.worth_on_first_fold(model) > self.worth_on_first_fold(other)
+        return more and np.mean(gains) > errors * np.std(gains) / math.sqrt(len(gains))
+
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
         """The metrics of logits (N, C), or (n, C) for the first fold.
 
@@ -303,17 +324,20 @@ def check_metric(metric: str, task: Task) -> None:
 def best_network(compared: Comparison) -> ComparedModel | None:
     """The best network that Transformers can load; None if there is none.
 
-    The distilled network was trained on more texts, and a few held-out rows are weak evidence, so
-    another network has to be better both by the metric and by log loss.
+    A few held-out rows are weak evidence. With unlabelled texts, the distilled network has learnt
+    from the most texts; next come networks with built-in linear models, which have all that the
+    others have. A less favoured network has to be better both by the metric and by the loss: than
+    one with built-in linear models by more than the loss's standard error.
     """
     # Transformers does not support n-gram embeddings.
     networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
-    taught = next((c for c in networks if c.name == "student"), None)
-    others = [c for c in networks if c is not taught]
-    if not others:
-        return taught
-    best = compared.best_on_first_fold(others)
-    if taught is None:
-        return best
-    better = compared.worth_on_first_fold(best) > compared.worth_on_first_fold(taught)
-    return best if better and compared.loss_of(best) < compared.loss_of(taught) else taught
+    taught = [c for c in networks if c.name == "student"]
+    joined = [c for c in networks if c.name.startswith("joined")]
+    known = {c.name for c in (*taught, *joined)}
+    others = [c for c in networks if c.name not in known]
+    groups = (taught, joined, others) if compared.has_texts else (joined, taught, others)
+    best: ComparedModel | None = None
+    for found in (compared.best_on_first_fold(group) for group in groups if group):
+        if best is None or compared.surpasses(found, best, float(best.name.startswith("joined"))):
+            best = found
+    return best

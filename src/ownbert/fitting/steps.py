@@ -73,7 +73,8 @@ class Steps:
     def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
         """Compare some of the candidates, by default all."""
         chosen = self.candidates if candidates is None else candidates
-        return Comparison(self.rows, chosen, self.given.metric)
+        has_texts = len(self.given.unlabelled) > 0
+        return Comparison(self.rows, chosen, self.given.metric, has_texts=has_texts)
 
     def first_fold_folder(self, name: str) -> Path:
         """The folder of a linear candidate's first-fold models."""
