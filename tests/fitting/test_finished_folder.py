@@ -39,7 +39,7 @@ FILES = {
     "recipe.yaml": NOTHING,
     "fit.json": NOTHING,
     "work/*.npy": NOTHING,
-    "work/token-scores.npz": NOTHING,  # by numbers of tokens
+    "work/token-scores*.npz": NOTHING,  # by numbers of tokens
     "work/network/*": WORDS,
 }
 _SEQUENCE = 4  # words in a row that are taken for a text

@@ -139,6 +139,9 @@ def test_a_run_goes_to_its_last_step(
     assert "left out" not in done.stdout
     candidates = json.loads((out / "fit.json").read_text())["candidates"]
     assert candidates[-1]["name"] in ("student", "joined-student")
+    # Without dev rows, what is measured has learnt from the first fold alone.
+    (joined,) = (c for c in candidates if c["name"] == "joined")
+    assert (joined["first"] == joined["folders"]) == ("--dev" in options)
     report = json.loads((out / "report.json").read_text())
     linear = [c["title"] for c in candidates if c["kind"] == "linear"]
     scores = {row["name"]: row["score"] for row in report["leaderboard"]}

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
+from ownbert.time_limit import OutOfTime, seconds_left, time_limit
 
 # Folder for intermediate files.
 WORK = "work"
@@ -68,6 +70,7 @@ class Steps:
         self.given, self.rows, self.recipe = given, given.rows, given.recipe
         self.folder, self.candidates, self.budget = folder, candidates, budget
         self._scores_file = folder / WORK / "token-scores.npz"
+        self._final_scores_file = folder / WORK / "token-scores-of-all-rows.npz"
         self.per_character = 0.0  # seconds per character of the last network
 
     def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
@@ -166,16 +169,21 @@ class Steps:
         return next((self.folder / c.folders[0] for c in started), base)
 
     def join_linear_models(self, base: Path, seconds: float, path: Path) -> Made:
-        """The network before fine-tuning with the linear models built in, for the first fold, with
-        zero blend weight."""
-        recipe, compared = self.recipe, self.compared()
+        """The network before fine-tuning with the linear models built in, with zero blend weight:
+        those of the first fold to be measured, and those of all rows."""
+        recipe, compared, refit = self.recipe, self.compared(), self.rows.refit
         given: Any = {"device": recipe.device, "seed": recipe.seed}
-        start = start_of(compared, self._started(base), **given)
+        given["seconds"] = seconds / 2 if refit else seconds
+        start = start_of(compared, self._started(base), device=recipe.device, seed=recipe.seed)
         texts = self.given.labelled, self.given.similar
-        scores = imitate(compared, self.folder, start, *texts, seconds=seconds, **given)
+        scores = imitate(compared, self.folder, start, *texts, **given)
         make_folder(self.folder / WORK)
         scores.write(self._scores_file)
         self.token_scores = scores
+        if refit:
+            with suppress(OutOfTime), time_limit(seconds_left() / 2):
+                final = imitate(compared, self.folder, start, *texts, **given, like=scores)
+                final.write(self._final_scores_file)
         return self._joined(compared, scores, start, path)
 
     @cached_property
@@ -199,8 +207,13 @@ class Steps:
         return self._joined(compared, scores, start, path)
 
     def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
-        join(compared, scores, start, path)
-        return Made(self._relative([path]), partial=self._scores_of(path, self.rows.first_fold[1]))
+        final = TokenScores.read(self._final_scores_file)
+        first = path if final is None else path / "first-fold"
+        weights = join(compared, scores, start, first)
+        partial = self._scores_of(first, self.rows.first_fold[1])
+        if final is not None:
+            join(compared, final, start, path, weights)
+        return Made(self._relative([path]), first=self._relative([first]), partial=partial)
 
     def _candidate(self, name: str) -> ComparedModel:
         return next(c for c in self.candidates if c.name == name)
@@ -255,7 +268,8 @@ class Steps:
         """The time that building in the linear models takes, approximately; 0 if there are none."""
         if self.token_scores is None:
             return 0.0
-        return SHORTEST + 2.5 * self.per_character * sum(map(characters, self.rows.first_fold[1]))
+        times = 5.0 if self._final_scores_file.exists() else 2.5
+        return SHORTEST + times * self.per_character * sum(map(characters, self.rows.first_fold[1]))
 
     @property
     def joining_helps(self) -> bool:

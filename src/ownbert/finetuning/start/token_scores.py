@@ -17,7 +17,7 @@ that hold scores.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -83,6 +83,8 @@ class TokenScores:
         pairs: (P) sorted numbers of pairs (``token_pairs.pair_counts``).
         special: ids of the special tokens, which have no scores.
         damped: whether repeated tokens count less (``repeated_tokens``).
+        weights: of the scores that were added up to these.
+        offsets: (C) part of the bias that was fitted together with the weights.
     """
 
     table: np.ndarray
@@ -90,6 +92,8 @@ class TokenScores:
     pairs: np.ndarray
     special: Sequence[int]
     damped: bool
+    weights: np.ndarray = field(default_factory=lambda: np.ones(1))
+    offsets: np.ndarray = field(default_factory=lambda: np.zeros(1))
 
     @property
     def vocab_size(self) -> int:
@@ -105,7 +109,8 @@ class TokenScores:
         """The scores of a file; None if it is missing or damaged."""
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return cls(*(arrays[f.name] for f in fields(cls)))
+                required = [f.name for f in fields(cls)][:5]  # earlier versions saved no others
+                return cls(**{name: arrays[name] for name in {*required, *arrays.files}})
         except (OSError, EOFError, ValueError, KeyError, BadZipFile):
             return None
 

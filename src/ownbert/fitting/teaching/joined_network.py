@@ -40,7 +40,6 @@ from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, seconds_left, time_limit
 from ownbert.views.blending import fit_blend, loss
-from ownbert.views.linear_models import Targets
 from ownbert.views.view_features import Texts
 
 # Maximum numbers of texts, scores (texts times labels) and characters for the regression.
@@ -98,8 +97,13 @@ def imitate(
     seconds: float,
     device: str,
     seed: int,
+    like: TokenScores | None = None,
 ) -> TokenScores:
     """Fit token scores to the predictions of the first fold's linear models.
+
+    Args:
+        like: such scores; with them, those of the final models, which have learnt from all rows,
+            are fitted and weighted in the same way.
 
     Raises:
         InputError: the blend has no linear model.
@@ -110,11 +114,14 @@ def imitate(
         raise InputError("the blend has no linear model")
     # For regression, weights must add up to 1; otherwise their sum determines the confidence.
     total = sum(w for _, w in chosen) if compared.rows.task.name == "regress" else 1.0
-    linear = [BlendMember(c.name, c.kind, c.first, w / total) for c, w in chosen]
+    linear = [
+        BlendMember(c.name, c.kind, c.folders if like else c.first, w / total) for c, w in chosen
+    ]
     run, rows = start.run, compared.rows
     long = sum(len(text) for row in labelled.rows for text in row) // len(labelled.rows) + 1
     most = min(_MOST_TEXTS, _MOST_SCORES // rows.targets.size, _MOST_CHARACTERS // long)
-    learnt = np.random.default_rng(seed).permutation(rows.folds[0][0])[: int(_LABELLED * most)]
+    known = rows.learnt if like else rows.folds[0][0]
+    learnt = np.random.default_rng(seed).permutation(known)[: int(_LABELLED * most)]
     members = Members(folder, linear, Compute(device))
     examples: list[Example] = []
 
@@ -134,6 +141,7 @@ def imitate(
         examples,
         scores,
         learnt[: len(scores)],
+        like,
         most_pairs=_MOST_PAIRS if can_hold_pairs(start.model) else 0,
         alone=None if two_texts else _scores_alone(members, run, _ALONE * seconds),
     )
@@ -145,6 +153,7 @@ def _fit_scores(
     examples: Sequence[Example],
     scores: np.ndarray,
     learnt: np.ndarray,
+    like: TokenScores | None,
     **options: Any,
 ) -> TokenScores:
     """Fit token scores to the scores of texts, and to the labels of the rows ``learnt``, which are
@@ -154,13 +163,25 @@ def _fit_scores(
     special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
     held_out, targets = _read(run, rows.first_fold[1]), rows.targets[rows.folds[0][1]]
 
-    def fit(damped: bool) -> tuple[float, TokenScores]:
+    def parts(damped: bool) -> list[TokenScores]:
         fitted = [fit_token_scores(examples, scores, size, special, damped=damped, **options)]
         with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
             labelled = examples[: len(learnt)], rows.targets[learnt]
             fitted.append(fit_to_labels(fitted[0], *labelled))
-        return _weighted(fitted, held_out, targets)
+        return fitted
 
+    def fit(damped: bool) -> tuple[float, TokenScores]:
+        fitted = parts(damped)
+        counts = fitted[0].counts(held_out)
+        given = [counts @ each.table + each.bias for each in fitted]
+        joined = _sum(fitted, counts, *fit_blend(given, targets))
+        return loss(targets, counts @ joined.table + joined.bias), joined
+
+    if like is not None:
+        fitted = parts(bool(like.damped))
+        if len(fitted) != len(like.weights):
+            raise OutOfTime
+        return _sum(fitted, fitted[0].counts(held_out), like.weights, like.offsets)
     start_time = time.monotonic()
     undamped_loss, best = fit(False)
     left = seconds_left()
@@ -172,20 +193,18 @@ def _fit_scores(
     return best
 
 
-def _weighted(
-    fitted: Sequence[TokenScores], held_out: Sequence[Example], targets: Targets
-) -> tuple[float, TokenScores]:
-    """A weighted sum of scores of the same tokens and pairs, fitted to held-out rows, and its loss
-    there."""
-    counts = fitted[0].counts(held_out)
-    weights, offsets = fit_blend([counts @ each.table + each.bias for each in fitted], targets)
+def _sum(
+    fitted: Sequence[TokenScores], counts: Any, weights: np.ndarray, offsets: np.ndarray
+) -> TokenScores:
+    """A weighted sum of scores of the same tokens and pairs, centred for texts like those of
+    ``counts``."""
     table, bias = (
         np.tensordot(weights, [getattr(each, name) for each in fitted], 1).astype(np.float32)
         for name in ("table", "bias")
     )
-    joined = replace(fitted[0], table=table, bias=(bias + offsets).astype(np.float32))
-    joined = joined.centred(counts)
-    return loss(targets, counts @ joined.table + joined.bias), joined
+    bias = (bias + offsets).astype(np.float32)
+    joined = replace(fitted[0], table=table, bias=bias, weights=weights, offsets=offsets)
+    return joined.centred(counts)
 
 
 def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.ndarray:
@@ -203,10 +222,21 @@ def _scores_alone(members: Members, run: FinetuningRun, seconds: float) -> np.nd
     return differences
 
 
-def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) -> None:
+def join(
+    compared: Comparison,
+    scores: TokenScores,
+    start: Start,
+    path: Path,
+    like: tuple[np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Save a copy of a network that adds token scores to its own outputs.
 
-    Both are weighted; the weights are fitted on the held-out rows of the first fold.
+    Args:
+        like: weights of both, and offsets (C); by default they are fitted on the held-out rows of
+            the first fold.
+
+    Returns:
+        The weights and the offsets.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -226,7 +256,7 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
     bias = scores.bias + (target - factor * added).mean(0)
     parts = [own, factor * added + bias]
     used = parts if matrix[:, :hidden].any() else parts[1:]
-    weights, offsets = fit_blend(used, compared.targets[: len(examples)])
+    weights, offsets = like or fit_blend(used, compared.targets[: len(examples)])
     weights = np.concatenate([np.zeros(2 - len(weights)), weights])
     with torch.no_grad():
         last.weight[:, :hidden] *= float(weights[0])
@@ -234,6 +264,7 @@ def join(compared: Comparison, scores: TokenScores, start: Start, path: Path) ->
         last.bias.mul_(float(weights[0])).add_(torch.from_numpy(weights[1] * bias + offsets))
     save(wide, path, tokenizer=run.builder.tokenizer, values=run.task.values())
     run.task.write(path, wide)
+    return weights, offsets
 
 
 def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
