@@ -142,6 +142,7 @@ def test_a_run_goes_to_its_last_step(
     # Without dev rows, what is measured has learnt from the first fold alone.
     (joined,) = (c for c in candidates if c["name"] == "joined")
     assert (joined["first"] == joined["folders"]) == ("--dev" in options)
+    assert not [*out.rglob("first-fold*")]  # removed once a network has been taught
     report = json.loads((out / "report.json").read_text())
     linear = [c["title"] for c in candidates if c["kind"] == "linear"]
     scores = {row["name"]: row["score"] for row in report["leaderboard"]}

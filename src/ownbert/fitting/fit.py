@@ -465,8 +465,8 @@ class Fit:
     def _remove_leftovers(self) -> None:
         """Remove files that later runs do not need: tokens, first-fold models once distilled."""
         if any(c.name == "student" for c in self.candidates) or not self.given.can_teach:
-            for name in ("first-fold", "first-fold-self-trained"):
-                shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
+            for copies in [*(self.folder / "members").rglob("first-fold*")]:
+                shutil.rmtree(copies, ignore_errors=True)
         for name in ("tokens", "checkpoints", _COPY):
             shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
