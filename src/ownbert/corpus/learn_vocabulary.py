@@ -113,8 +113,11 @@ def learn_vocabulary(
         tokenizer, report = learnt
         _protect_model(Path(output), tokenizer)
         with protected(inputs):
+            file = Path(output, REPORT)
+            if not file.exists():  # it tells that the folder is ours if the disk is full
+                write_json(file, report.to_dict())
             tokenizer.save(output)
-            write_json(Path(output, REPORT), report.to_dict())
+            write_json(file, report.to_dict())
     return report
 
 
