@@ -173,17 +173,18 @@ class Steps:
         those of the first fold to be measured, and those of all rows."""
         recipe, compared, refit = self.recipe, self.compared(), self.rows.refit
         given: Any = {"device": recipe.device, "seed": recipe.seed}
+        start = start_of(compared, self._started(base), **given)
         given["seconds"] = seconds / 2 if refit else seconds
-        start = start_of(compared, self._started(base), device=recipe.device, seed=recipe.seed)
         texts = self.given.labelled, self.given.similar
         scores = imitate(compared, self.folder, start, *texts, **given)
         make_folder(self.folder / WORK)
         scores.write(self._scores_file)
-        self.token_scores = scores
+        self.token_scores, self.final_scores = scores, None
         if refit:
             with suppress(OutOfTime), time_limit(seconds_left() / 2):
                 final = imitate(compared, self.folder, start, *texts, **given, like=scores)
                 final.write(self._final_scores_file)
+                self.final_scores = final
         return self._joined(compared, scores, start, path)
 
     @cached_property
@@ -192,6 +193,12 @@ class Steps:
         resumed; None if there are none."""
         joined = any(c.name == "joined" for c in self.candidates)
         return TokenScores.read(self._scores_file) if joined else None
+
+    @cached_property
+    def final_scores(self) -> TokenScores | None:
+        """Those that imitate the linear models of all rows, read like ``token_scores``; None if
+        there are none."""
+        return TokenScores.read(self._final_scores_file)
 
     def can_join(self, name: str) -> bool:
         """Whether there are a network of this name and linear models to build in."""
@@ -207,7 +214,7 @@ class Steps:
         return self._joined(compared, scores, start, path)
 
     def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
-        final = TokenScores.read(self._final_scores_file)
+        final = self.final_scores
         first = path if final is None else path / "first-fold"
         weights = join(compared, scores, start, first)
         partial = self._scores_of(first, self.rows.first_fold[1])
@@ -268,7 +275,7 @@ class Steps:
         """The time that building in the linear models takes, approximately; 0 if there are none."""
         if self.token_scores is None:
             return 0.0
-        times = 5.0 if self._final_scores_file.exists() else 2.5
+        times = 2.5 if self.final_scores is None else 5.0
         return SHORTEST + times * self.per_character * sum(map(characters, self.rows.first_fold[1]))
 
     @property

@@ -46,6 +46,7 @@ class Doubts:
 
     def with_options(self, options: OutputOptions) -> "Doubts":
         """The same calibration, with its network in memory, for other options."""
+        self._opened.task.refuse_output_options(options)
         others = copy.copy(self)
         others._choose(options)
         return others
@@ -53,7 +54,6 @@ class Doubts:
     def _choose(self, options: OutputOptions) -> None:
         from ownbert.inference.abstaining.calibrate import embedder_of
 
-        self._opened.task.refuse_output_options(options)
         self.threshold = self.least = None
         if options.coverage is not None:
             self.least = self._held_out.least_probability(options.coverage) - _ROUNDING
