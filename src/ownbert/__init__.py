@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ownbert.config.encoder import EncoderConfig as EncoderConfig
     from ownbert.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
     from ownbert.corpus.store import prepare as prepare
-    from ownbert.errors import InputError as InputError
+    from ownbert.exceptions import InputError as InputError
     from ownbert.exporting.export import export as export
     from ownbert.exporting.push import push as push
     from ownbert.exporting.quantize import quantize as quantize
@@ -77,7 +77,7 @@ _MODULES = {
     "Callbacks": "train.watch.callbacks",
     "EncoderConfig": "config.encoder",
     "Index": "unlabelled.index",
-    "InputError": "errors",
+    "InputError": "exceptions",
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
     "Embedder": "inference.embedding.embedder",
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
         known = {each.lower(): f"ownbert.{each}" for each in __all__}
         # Accept the spelling of the package's name: OwnBERTClassifier.
         written = name.replace("OwnBERT", "OwnBert")
-        others = import_module("ownbert.errors").other_names("ownbert")
+        others = import_module("ownbert.exceptions").other_names("ownbert")
         start = max(filter(written.startswith, others), key=len, default="")
         instead = known.get(name.lower().replace("_", "")) or others.get(start)
         advice = f": use {instead}" if instead else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 
 Check = Callable[[str, Any], None]
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import PICTURE_METADATA
 from ownbert.files.writing import atomic_path
 

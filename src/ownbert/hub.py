@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError, MissingError, in_short
+from ownbert.exceptions import InputError, MissingError, in_short
 
 PREFIX = "hf:"
 # Arguments of ``from_pretrained`` that are passed on to the hub.

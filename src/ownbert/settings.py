@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ownbert.checks import Check, OneOf
-from ownbert.errors import InputError, in_short, is_on_command_line
+from ownbert.exceptions import InputError, in_short, is_on_command_line
 from ownbert.files.json_files import parse_yaml, read_yaml
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.language import translated
 
 if TYPE_CHECKING:

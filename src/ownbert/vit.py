@@ -18,7 +18,7 @@ from ownbert.batches.batch import Batch
 from ownbert.checkpoint import copy_weights, first_of, named_tensors
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Image
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.rules import Rename
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ownbert.batches.batch import Batch, Example, from_padded, pack, to_padded
 from ownbert.batches.layout import make_layout
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 
 def test_pack_lays_examples_end_to_end():

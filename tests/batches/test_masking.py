@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ownbert.batches.masking import Masking, ordinary_tokens
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 VOCAB, SPECIAL, MASK = 60, (0, 1, 2, 3, 4), 4
 MASKING = Masking(MASK, ordinary_tokens(VOCAB, SPECIAL))

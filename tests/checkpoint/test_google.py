@@ -13,7 +13,7 @@ from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.google import convert
 from ownbert.checkpoint.tensor_bundle import crc32c, read_bundle
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from support import tensor_bundle as bundle
 from support.cli import refusal, run_cli

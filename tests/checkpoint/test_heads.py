@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import XLNET_STRUCTURE
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from support.tiny import CONFIG, change_config, change_weights, made, parameters, same
 

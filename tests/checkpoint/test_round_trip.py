@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ownbert.checkpoint import load, load_tokenizer, save
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from support.tiny import (

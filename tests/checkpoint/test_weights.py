@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import truncated_normal_
 from ownbert.run.packed_encoder import PackedEncoder

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ownbert.checkpoint import load, save
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from support.limits import files_of_at_most

@@ -6,7 +6,7 @@ import pytest
 
 from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 
 @pytest.mark.parametrize(

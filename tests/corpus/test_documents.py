@@ -13,7 +13,7 @@ from ownbert.corpus.documents import (
     guess_layout,
     read_documents,
 )
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 
 def pieces(paths, **settings) -> list[list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from support.small_corpus import CLS, SEP, data_of, make, make_corpus, place, plain
 

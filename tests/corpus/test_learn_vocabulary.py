@@ -18,7 +18,7 @@ from ownbert.corpus.learn_vocabulary import (
     learn_tokenizer,
     learn_vocabulary,
 )
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.folder.tokenizer_folder import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
@@ -234,7 +234,7 @@ def test_a_trained_model_keeps_its_vocabulary(tmp_path: Path):
 
 FULL_DISK = """
 import resource, sys
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 try:

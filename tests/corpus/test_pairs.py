@@ -8,7 +8,7 @@ import pytest
 
 from ownbert.corpus.sentence_pairs import PretrainingData, _generator, truncate_pair
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from support.small_corpus import data_of, make, make_corpus, place, plain
 

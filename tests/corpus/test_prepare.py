@@ -13,7 +13,7 @@ import pytest
 from ownbert.corpus.store import Store, prepare
 from ownbert.corpus.store_writer import StoreWriter
 from ownbert.corpus.workers import WorkerDied, WorkerPool
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.forks import ForkedCommand

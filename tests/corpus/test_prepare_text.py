@@ -14,7 +14,7 @@ from ownbert.corpus.documents import Document
 from ownbert.corpus.duplicate_filter import DuplicateFilter, digest
 from ownbert.corpus.store import Store, prepare
 from ownbert.corpus.text_encoding import ChunkEncoder, TextEncoder
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert.corpus.store import Store, prepare
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 

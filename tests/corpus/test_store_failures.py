@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ownbert.corpus.store import Store, prepare
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 
 BLANK = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"])
@@ -148,7 +148,7 @@ def test_bad_bytes_late_in_the_corpus_leave_what_was_there(
 FULL_DISK = """
 import resource, signal, sys
 from ownbert.corpus.store import prepare
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 for target in sys.argv[4:]:

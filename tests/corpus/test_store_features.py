@@ -13,7 +13,7 @@ from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.corpus.documents import read_documents
 from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
 from ownbert.corpus.store import Store, prepare
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 

@@ -18,7 +18,7 @@ from ownbert import vit
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import describe, load, save
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.export import PARITY, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs

@@ -12,7 +12,7 @@ from ownbert.checkpoint import load
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.nn.model import Model
 from support.floats import assert_close

@@ -15,7 +15,7 @@ from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.checkpoint.weights import QUANTIZED
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import REPORT, quantize
 from ownbert.families import family_of
 from ownbert.inference.embedding.embedder import Embedder

@@ -11,7 +11,7 @@ from ownbert.batches.masking import ordinary_tokens
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.corpus.sentence_pairs import pretraining_data
 from ownbert.corpus.store import prepare
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.fill_mask import Filler

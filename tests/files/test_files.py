@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.input_files import protected, refuse_same, refuse_second_reading
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.resumable_file import ResumableFile
@@ -147,7 +147,7 @@ def test_write_refuses_folder_and_file_in_the_way(tmp_path: Path):
 
 FULL_DISK = """
 import resource, signal, sys
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import write_text
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import is_ours, refuse_foreign, writing
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import refusal, run_cli

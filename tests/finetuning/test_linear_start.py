@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ownbert import evaluate, finetune
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.finetuning import finetuning_run as run
 
 TOPICS = ("red", "green", "blue")

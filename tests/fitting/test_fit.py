@@ -14,7 +14,7 @@ import yaml
 import ownbert
 from ownbert.checkpoint import load, load_tokenizer, save
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import quantize
 from ownbert.files.writing import make_folder
 from ownbert.fitting.attempts import Attempts

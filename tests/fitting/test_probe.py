@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.errors import InputError, InputWarning
+from ownbert.exceptions import InputError, InputWarning
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import embed_rows
 from support.cli import run_cli

@@ -12,7 +12,7 @@ import ownbert.hf as hf
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from support.floats import assert_close
 from support.padded_models import assert_gaps_count_alike, padded, pair

@@ -14,7 +14,7 @@ if int(transformers.__version__.split(".")[0]) > 4:
 
 import ownbert  # noqa: E402
 import ownbert.hf as hf  # noqa: E402
-from ownbert.errors import InputError  # noqa: E402
+from ownbert.exceptions import InputError  # noqa: E402
 from support.padded_models import close, padded, pair  # noqa: E402
 
 KINDS = ["absolute", "relative_key", "relative_key_query"]

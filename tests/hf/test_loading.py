@@ -12,7 +12,7 @@ from torch import nn
 
 import ownbert
 from ownbert import hf
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
 from ownbert.hf.classes import config_of, custom_model_of, model_of
 from ownbert.nn.undrawn import truncated_normal_

@@ -13,7 +13,7 @@ if int(transformers.__version__.split(".")[0]) > 4:
 import ownbert  # noqa: E402
 import ownbert.hf as hf  # noqa: E402
 from ownbert.checkpoint.transformer_folder import load_translation  # noqa: E402
-from ownbert.errors import InputError  # noqa: E402
+from ownbert.exceptions import InputError  # noqa: E402
 from ownbert.transformer import make_model, to_batch  # noqa: E402
 from support.padded_models import arguments, close  # noqa: E402
 

@@ -9,7 +9,7 @@ import torch
 
 import ownbert
 import ownbert.hf as hf
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from support.tiny import TOKENIZER
 
 IDS = torch.full((3, 5), 7)

@@ -10,7 +10,7 @@ import transformers
 import ownbert.hf as hf
 from ownbert.checkpoint import load, save
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from support.floats import assert_close
 from support.padded_models import assert_gaps_count_alike, padded, pair
 

@@ -15,7 +15,7 @@ if int(transformers.__version__.split(".")[0]) > 4:
 import ownbert  # noqa: E402
 import ownbert.hf as hf  # noqa: E402
 from ownbert.checkpoint import load, save  # noqa: E402
-from ownbert.errors import InputError  # noqa: E402
+from ownbert.exceptions import InputError  # noqa: E402
 from ownbert.serve.served_model import ServedModel  # noqa: E402
 from ownbert.tasks.text_input import TextInputBuilder  # noqa: E402
 from ownbert.transformer import log_probs  # noqa: E402

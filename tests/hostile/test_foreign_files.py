@@ -15,7 +15,7 @@ from ownbert import hf
 from ownbert.checkpoint import load
 from ownbert.checks import dict_of, either, list_of, maybe, number, one_of, record, text, whole
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import parse_yaml, read_json
 from ownbert.inference.fill_mask import Filler

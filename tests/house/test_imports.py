@@ -14,7 +14,7 @@ from support.source_code import SOURCE, nodes
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
     "checks",
-    "errors",
+    "exceptions",
     "files",
     "figures",
     "fonts",
@@ -30,7 +30,7 @@ EVERYONE = {
 }
 ALLOWED = {
     "checks": set(),
-    "errors": set(),
+    "exceptions": set(),
     "files": set(),
     "figures": set(),
     "fonts": set(),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.abstaining.held_out import HeldOut
 from ownbert.inference.abstaining.scope import Scope
 from ownbert.inference.embedding.embedding_outputs import of_length_one

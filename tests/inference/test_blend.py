@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import ownbert
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.open_folder import open_folder

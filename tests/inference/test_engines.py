@@ -17,7 +17,7 @@ import ownbert
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import KINDS, PARITY

@@ -7,7 +7,7 @@ import torch
 
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.fill_mask import Filler, fill
 from ownbert.nn.model import Model
 from ownbert.text.bert_rules import SPECIAL_TOKENS

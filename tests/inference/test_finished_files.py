@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ownbert
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.networks import copy_network
 from ownbert.inference.finished_files import finished_files

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ownbert import Embedder, InputError, Predictor
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.inference.embedding.vector_files import embed
 from support.tiny import made
 

@@ -12,7 +12,7 @@ import pytest
 import ownbert
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.audit.audit import _membership
 from ownbert.inspect.audit.copies import copies
 from ownbert.pretraining.canaries import LENGTH, plant

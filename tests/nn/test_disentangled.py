@@ -10,7 +10,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import distances, make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model
 from ownbert.nn.packed.prepack import prepack

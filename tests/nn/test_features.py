@@ -13,7 +13,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.variants.feature_embeddings import WordFeatures
 from support.floats import assert_close

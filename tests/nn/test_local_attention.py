@@ -8,7 +8,7 @@ import torch
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import quantizable, quantize_linears

@@ -11,7 +11,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import POSITIONS, EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs
 

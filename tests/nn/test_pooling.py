@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ownbert.batches.layout import Layout, make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.pooling import POOLINGS
 

@@ -11,7 +11,7 @@ from ownbert.batches.batch import Example, pack
 from ownbert.batches.layout import distances
 from ownbert.config.encoder import POSITIONS, EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.positions import Alibi, RelativeKeys, make_bias, rotate, sinusoids
 

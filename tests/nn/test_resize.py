@@ -7,7 +7,7 @@ import torch
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import MaskedLMHead
 

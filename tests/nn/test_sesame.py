@@ -16,7 +16,7 @@ from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention

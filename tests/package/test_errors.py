@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ownbert
-from ownbert.errors import InputError, on_command_line
+from ownbert.exceptions import InputError, on_command_line
 from support.cli import refusal
 
 

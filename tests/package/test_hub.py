@@ -15,7 +15,7 @@ from tests.support.tiny import made
 import ownbert
 from ownbert import hf, hub
 from ownbert.checkpoint import load
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 NAME = "someone/tiny"
 COMMIT = "0" * 40

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.transformer import log_probs, make_model
 from support.floats import assert_close
 

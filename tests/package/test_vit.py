@@ -14,7 +14,7 @@ from ownbert import vit
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.images.pixels import Processor, split_into_patches
 from support.floats import assert_close
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ownbert.checkpoint import load
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import quantize
 from support.parity_models import (
     assert_same,

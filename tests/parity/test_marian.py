@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ownbert.checkpoint.transformer_folder import load_translation, save_translation
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.transformer import log_probs, make_model
 from support.floats import assert_close
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ownbert import vit
 from ownbert.checkpoint import load, save
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import IMAGE_FAMILIES
 from support.floats import assert_close
 from support.parity_models import transformers

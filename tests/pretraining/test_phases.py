@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ownbert import InputError, pretrain
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.pretraining.init_weights import new_config
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe, PretrainTask
 from ownbert.pretraining.pretraining_run import Pretraining, preview_pretraining

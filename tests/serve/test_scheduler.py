@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
 

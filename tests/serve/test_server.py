@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.models import Models
 from ownbert.serve.served_model import ServedModel

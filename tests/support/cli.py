@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ownbert import cli
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.language import current_language
 
 # Those that Python hides from users; pytest shows them.

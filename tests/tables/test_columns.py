@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ownbert.cli import app
-from ownbert.errors import InputError, on_command_line
+from ownbert.exceptions import InputError, on_command_line
 from ownbert.tables.columns import COLUMNS, TEXT, ColumnNames, find_columns
 from ownbert.tables.memory import table_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.tables.conll import ConllSentence, read_conll
 
 PLAIN = "Ann B-x\nsaw O\n\n\nBob B-x\n"

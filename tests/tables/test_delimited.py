@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert import InputError
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.tables.tables import columns, read_records
 from support.cli import run_cli
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.finetuning.arrays import labels_of
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.fit import preview_fit

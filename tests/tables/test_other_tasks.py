@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 from ownbert.tables.other_tasks import refuse_other_tasks

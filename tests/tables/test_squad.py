@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.squad import GoldAnswer, Question, locate, read_questions
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnNames, read_texts
 from ownbert.tables.tables import columns, kind_of, read_records
 from ownbert.tasks.classification import ClassificationTask

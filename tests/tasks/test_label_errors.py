@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tasks.label_errors import find_label_errors
 
 

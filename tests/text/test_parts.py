@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.subword import bpe_backend
 from ownbert.text.text_parts import PART, TOGETHER, parts_of, places_to_cut
 from ownbert.text.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.folder.build import read_merges
 from ownbert.text.folder.sentencepiece import read_model
 from ownbert.text.tokenizer import Tokenizer

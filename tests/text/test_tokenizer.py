@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import blank_backend, split_whitespace
 from ownbert.text.folder.tokenizer_folder import read_vocabulary

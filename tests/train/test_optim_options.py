@@ -10,7 +10,7 @@ import torch
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.loader import Position
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM
 from ownbert.objectives.learner import Learner

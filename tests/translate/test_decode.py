@@ -9,7 +9,7 @@ import torch
 import ownbert
 from ownbert import checkpoint
 from ownbert.cli.train import translate as command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.translate.decode import Translator
 from ownbert.translate.translation_pairs import encode_sources
 from support.cli import run_cli

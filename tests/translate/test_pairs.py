@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.translation_pairs import PairData, Pairs, hold_out, read_pairs
 from ownbert.translate.translation_recipe import PairFiles

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ownbert.checkpoint.transformer_folder import load_translation
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.train.job import Interrupted
 from ownbert.train.state_files import list_states
 from ownbert.train.watch.callbacks import Callbacks

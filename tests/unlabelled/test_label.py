@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import ownbert
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.pages import cleaned
 from ownbert.tables.columns import ColumnNames

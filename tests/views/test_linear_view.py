@@ -8,7 +8,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ownbert.corpus.sparse import sparse
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.views.blending import from_scores
 from ownbert.views.linear_files import LINEAR
 from ownbert.views.linear_models import Targets, fit_linear, log_softmax

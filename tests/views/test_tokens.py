@@ -2,7 +2,7 @@
 
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.views.tokens import KINDS, spans_of, splitter, text_kind, tokens_of
 
 

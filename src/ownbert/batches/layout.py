@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Attention processes a group of sequences in one call, padded to the longest. A call costs about as
 # much as this many score elements of one head, which determines when a new group pays off. In

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Number of batches prepared in advance.
 _PREFETCHED = 4

@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.batches import MASKINGS
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import split_into_words
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import CONTINUATION
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.feature_cells import Cells
 
 # Tags by column, in the order of their ids from 1. Id 0 means none: special tokens, and tags not

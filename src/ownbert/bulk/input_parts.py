@@ -16,7 +16,7 @@ from typing import Any
 
 from ownbert.bulk.storage import as_address, file_errors, is_local, open_file_system
 from ownbert.corpus.documents import find_files
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
 from ownbert.tables.delimited import all_rows
 from ownbert.tables.memory import MemoryTable, rows_of_batches

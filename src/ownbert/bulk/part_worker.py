@@ -15,7 +15,7 @@ from typing import Any
 from ownbert.bulk.input_parts import InputFile, InputPart, open_part
 from ownbert.bulk.storage import DONE, StoredFolder
 from ownbert.checkpoint.agreement import ANSWERS, VECTORS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.compute import AS_FOLDER, Compute
 from ownbert.inference.embedding.vector_files import RowVectors
 from ownbert.inference.open_folder import settled

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from ownbert.bulk.input_parts import InputPart
 from ownbert.bulk.part_worker import store_part
 from ownbert.bulk.storage import DONE, StoredFolder
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import refuse_other_run, saying_what_is_kept
 from ownbert.files.writing import lock_file, missing_folders, remove_empty
 

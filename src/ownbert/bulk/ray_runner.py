@@ -26,7 +26,7 @@ from ownbert.bulk.part_worker import BulkJob, PartWorker
 from ownbert.bulk.parts_folder import PartsFolder
 from ownbert.checks import between
 from ownbert.corpus.workers import cores
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.inference.pipeline import output_options

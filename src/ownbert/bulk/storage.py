@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Subfolder of the output folder for records of finished parts and for files being written. Readers
 # of a folder as a table ignore names that begin with _.

@@ -23,7 +23,7 @@ from ownbert.checks import (
 )
 from ownbert.config.encoder import LAYER_GATES
 from ownbert.config.head_spec import HEAD_KEYS, HEADS, MOST_LABELS
-from ownbert.errors import InputError, MissingError
+from ownbert.exceptions import InputError, MissingError
 from ownbert.families import all_kinds
 from ownbert.families.bert import BERT
 from ownbert.files.json_files import read_json

@@ -10,7 +10,7 @@ from torch import Tensor
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import OWN_FIELDS
 from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.model import Model

@@ -10,7 +10,7 @@ from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, family_of
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family, label_count

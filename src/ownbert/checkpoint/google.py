@@ -11,7 +11,7 @@ from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.description import describe_config
 from ownbert.checkpoint.tensor_bundle import INDEX, read_bundle
 from ownbert.checkpoint.weights import require_finite
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.nn.model import Model

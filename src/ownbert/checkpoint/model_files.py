@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ownbert.checks import dict_of, record, text
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import checksum

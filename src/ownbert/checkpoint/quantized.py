@@ -15,7 +15,7 @@ from torch import Tensor
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import QUANTIZED, QUANTIZED_KEY
 from ownbert.checkpoint.weights import read_file, require_finite, write_model
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import quantizable, quantize_linears, quantize_weight

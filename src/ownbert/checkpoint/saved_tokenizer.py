@@ -9,7 +9,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.text.tokenizer import Tokenizer
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.protobuf import DamagedError, Reader
 

@@ -10,7 +10,7 @@ from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, FAMILIES
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN

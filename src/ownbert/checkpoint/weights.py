@@ -22,7 +22,7 @@ from ownbert.checkpoint.model_files import (
     weights_form,
 )
 from ownbert.checkpoint.model_files import FORMS as FORMS
-from ownbert.errors import InputError, MissingError
+from ownbert.exceptions import InputError, MissingError
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.files.writing import atomic_path, make_folder

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
-from ownbert.errors import InputError, in_short, on_command_line
+from ownbert.exceptions import InputError, in_short, on_command_line
 from ownbert.files.encodings import reading_as
 from ownbert.files.input_files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message

@@ -6,7 +6,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import UTF8, current_encoding, decoded_lines
 from ownbert.tables.columns import TEXT, ColumnNames, positional_names
 

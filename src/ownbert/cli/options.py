@@ -10,7 +10,7 @@ import typer
 from ownbert import limits
 from ownbert.checks import between, known
 from ownbert.cli.recipe_options import chosen, help_all
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames

@@ -19,7 +19,7 @@ from ownbert.checks import (
 )
 from ownbert.config import ACTIVATIONS, WIDTH_CHECK
 from ownbert.config.variants import Disentangled, Image, Mobile
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 
 # absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines
 # interleaved; sinusoidal_halves: all sines before all cosines (Marian); relative_key: Shaw et al.

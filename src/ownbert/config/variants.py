@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ownbert import limits
 from ownbert.checks import check_fields, checked, count, each, known, truth
 from ownbert.config import ACTIVATIONS, WIDTH_CHECK
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 
 # The terms of disentangled attention (He et al. 2021, equation 4): content-to-position and
 # position-to-content.

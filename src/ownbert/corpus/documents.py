@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.input_files import sha256_of
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables.columns import CORPUS_FEATURES, CORPUS_SECOND, TEXT, ColumnNames, find_columns

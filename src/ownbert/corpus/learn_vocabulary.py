@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert import limits
 from ownbert.checks import between, up_to
 from ownbert.corpus.documents import Document, PathLike, find_files, read_documents
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import protected, refuse_same

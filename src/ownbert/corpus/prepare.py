@@ -23,7 +23,7 @@ from ownbert.corpus.documents import Document
 from ownbert.corpus.store_writer import INDEX, StoreWriter, WorkFolder
 from ownbert.corpus.text_encoding import ChunkEncoder, EncodedChunk
 from ownbert.corpus.workers import MAX_PROCESSES, WorkerDied, WorkerPool, cores
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import GZIP_MAGIC
 from ownbert.files.writing import WriteFailed, explained
 from ownbert.tables.tables import kind_of

@@ -14,7 +14,7 @@ from ownbert.batches.batch import Example
 from ownbert.batches.masking import Masker
 from ownbert.corpus.span_examples import Spans, hold_out
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.input_format import InputFormat
 from ownbert.text.tokenizer import Tokenizer
 

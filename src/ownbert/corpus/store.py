@@ -32,7 +32,7 @@ from ownbert.corpus.documents import Document, PathLike, find_files, fingerprint
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.corpus.store_writer import INDEX, remove_work
 from ownbert.corpus.word_segmenter import require_segmenter
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.files.folders import is_ours
 from ownbert.files.input_files import refuse_same

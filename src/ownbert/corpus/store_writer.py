@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ownbert.corpus.text_encoding import EncodedChunk
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import checksum, explained, flush_to_disk, lock_file, make_folder
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ownbert.corpus.chunks import Chunk
 from ownbert.corpus.text_encoding import ChunkEncoder, EncodedChunk
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 
 # More processes mostly take more memory; the tokenizer's threads use the other cores.

@@ -16,7 +16,7 @@ from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokeniz
 from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.model_files import weights_checksums
 from ownbert.checks import between, known
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
 from ownbert.exporting.padded import PaddedModel

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.inference.engines import KINDS, Engine
 

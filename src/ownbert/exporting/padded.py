@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.layout import distances, lowest
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass.outputs import logits_by_name
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import Context

@@ -17,7 +17,7 @@ from ownbert.batches.batch import pack
 from ownbert.batches.example import Example, padded, split_sequences
 from ownbert.checkpoint import Description, load_tokenizer
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.inference.embedding.vector_files import records_of
 from ownbert.inference.engines import Engine

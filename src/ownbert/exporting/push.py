@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.hub import PREFIX, is_name, reason
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
 from ownbert.run.file_names import BLEND, ENSEMBLE

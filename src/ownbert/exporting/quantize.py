@@ -12,7 +12,7 @@ from ownbert.batches.batch import pack
 from ownbert.checkpoint import load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.exporting.export import Say, copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
 from ownbert.exporting.quantize_card import write_quantize_card

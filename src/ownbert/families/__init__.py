@@ -1,6 +1,6 @@
 """The mapping between names of Hugging Face and OwnBERT, as data: one short module per family."""
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.albert import ALBERT
 from ownbert.families.bert import BERT
 from ownbert.families.deberta import DEBERTA

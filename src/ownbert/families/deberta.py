@@ -9,7 +9,7 @@ from ownbert.checks import each, known
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.families.bert import ENCODER_ONLY, SPAN, TOKENS, label_rules
 from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of

@@ -13,7 +13,7 @@ from ownbert.checks import known
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN, POSITIONS, ArchitectureSpec, require_expressed
 from ownbert.families.mapping.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out

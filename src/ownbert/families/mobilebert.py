@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.bert import (
     DEFAULTS,
     DROPOUTS,

@@ -7,7 +7,7 @@ from typing import Any
 from ownbert.checks import known, list_of, maybe, number, one_of, record
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of

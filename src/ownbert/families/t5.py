@@ -8,7 +8,7 @@ from typing import Any
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments, two_stack_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
 from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed

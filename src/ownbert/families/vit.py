@@ -6,7 +6,7 @@ from typing import Any
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Image
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.calls import Arguments, Calls, Kinds
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family
 from ownbert.families.mapping.rules import Fuse, Rename, Reshape, Rule

@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 
 UTF8 = "utf-8"
 ENCODING_HELP = "Encoding of text files, such as cp1252 or gb18030."

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import parse_yaml
 from ownbert.files.writing import (
     lock_file,

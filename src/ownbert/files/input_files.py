@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Names of files that loading a model folder reads; predictions in the same folder are not.
 _READ_OF_FOLDERS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checks import Check
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import read_text
 from ownbert.files.writing import write_text
 

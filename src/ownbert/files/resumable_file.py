@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import UTF8, current_encoding
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, AnyStr, BinaryIO, cast
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import (
     UTF8,
     current_encoding,

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_input
 
 WRITE_FAILURES = frozenset(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import LABEL_NAMES, TEXT_NAMES
 from ownbert.tables.memory import dense, is_table, plain, table_of
 from ownbert.tables.tables import as_text

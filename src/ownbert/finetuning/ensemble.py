@@ -11,7 +11,7 @@ import numpy as np
 
 from ownbert.checkpoint.agreement import agrees
 from ownbert.checks import object_, record
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import refuse_foreign
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import write_text

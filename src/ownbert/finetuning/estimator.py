@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, save
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
     column_names,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.encodings import reading_as
 from ownbert.files.folders import writing
 from ownbert.finetuning.finetune_folder import FinetuneFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.images.pixels import PROCESSOR
 from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE
 from ownbert.run.run_folder import RunFolder

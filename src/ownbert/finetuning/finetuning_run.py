@@ -12,7 +12,7 @@ from ownbert.batches.loader import Loader
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import Description, save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.finetuning.answers_check import MOST_ROWS, check_answers
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
 from ownbert.finetuning.default_settings import (

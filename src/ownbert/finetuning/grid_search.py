@@ -11,7 +11,7 @@ from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.checks import list_of, object_, record
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import refuse_foreign
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import atomic_path, write_text

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.masking import Masking, ordinary_tokens
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.finetuning.row_checks import LabelledSplit
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask

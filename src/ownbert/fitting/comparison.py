@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.rows.labelled_rows import LabelledRows, targets_of
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.multilabel import MultiLabelTask

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import describe
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
 from ownbert.fitting.report.advice import give_advice

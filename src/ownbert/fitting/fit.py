@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import inside, refuse_both, refuse_foreign, writing
 from ownbert.files.writing import atomic_path, make_folder, uninterrupted, write_text

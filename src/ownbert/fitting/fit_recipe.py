@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ownbert import limits
 from ownbert.checks import between, one_of, up_to
 from ownbert.config.encoder import SIZES
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import CheckedSettings, setting
 from ownbert.tasks.finetune_recipe import TEXT_TASKS

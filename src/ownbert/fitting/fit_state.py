@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ownbert import checks
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import read_json, write_json
 from ownbert.fitting.minutes_curve import Points
 from ownbert.inference.blend import KINDS

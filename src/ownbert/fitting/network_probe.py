@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import refuse_same

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ownbert.checkpoint import describe
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import is_small_and_own
 from ownbert.fitting.budget import Budget

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype, read_config
 from ownbert.hub import HUB_OPTIONS, pretrained_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ownbert.checks import known
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, all_families, all_kinds
 from ownbert.families.mapping.family import Family
 from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of

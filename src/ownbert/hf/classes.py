@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, all_families, all_kinds
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.arguments import check_positional, read_arguments, supported
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype
 from ownbert.hf.recognition import blank, recognized

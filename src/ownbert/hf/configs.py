@@ -15,7 +15,7 @@ from ownbert.checkpoint.config_file import read_config as read_config_file
 from ownbert.checkpoint.weights import CONFIG
 from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN, Family, require_label_count
 from ownbert.files.writing import make_folder, write_text

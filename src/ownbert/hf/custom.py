@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ownbert.checkpoint.weights import read_weights, write_model
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import Family
 from ownbert.hf.arguments import LoadArguments
 from ownbert.hf.common import CommonModel

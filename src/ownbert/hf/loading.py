@@ -9,7 +9,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import describe
 from ownbert.checkpoint.transformer_folder import kind_of, save_translation
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hub import model_folder

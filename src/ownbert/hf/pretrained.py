@@ -17,7 +17,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import require_blocks
 from ownbert.checkpoint.description import CONFIG, describe_config
 from ownbert.checkpoint.weights import read_weights
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import WeightMap

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import GZIP_MAGIC, refuse_unreadable
 
 _UBYTE = 0x08

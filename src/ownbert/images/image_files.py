@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
 from ownbert.images.npz import open_npz

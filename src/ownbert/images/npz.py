@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import refuse_unreadable
 
 # zipfile raises RuntimeError for encrypted files and unknown compression methods; values of wrong

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checks import dict_of, either, known, list_of, maybe, number, record, truth, whole
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.files.json_files import read_json, write_json
 from ownbert.hub import model_folder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ownbert.checks import list_of, number, object_, record, text
 from ownbert.config.head_spec import MOST_LABELS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json, write_json
 from ownbert.run.file_names import BLEND

@@ -19,7 +19,7 @@ import numpy as np
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.checks import anything, dict_of, known, maybe, record, text, whole
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.inference.compute import AUTO, TORCH, Compute

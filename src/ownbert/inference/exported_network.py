@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.batches.example import Example, padded, split_sequences
 from ownbert.checks import anything, record
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.inference.engines import Choice, ExportedFile, first_line, missing_output
 from ownbert.tasks.forward.network import RowNetwork

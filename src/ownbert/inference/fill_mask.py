@@ -13,7 +13,7 @@ import numpy as np
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, describe, load_tokenizer
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.engines import choose_engine

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ownbert.checkpoint.model_files import CONFIG, INDEX, QUANTIZED, weights_form
 from ownbert.checks import anything, list_of, maybe, record, text
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import atomic_path

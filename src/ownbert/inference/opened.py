@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import no_network
 from ownbert.checks import list_of, maybe, record, text
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.inference.compute import Compute, Progress

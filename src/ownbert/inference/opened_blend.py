@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import Description
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import AUTO, TORCH, Compute
 from ownbert.inference.frozen_probe import FrozenProbe

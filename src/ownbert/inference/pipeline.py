@@ -10,7 +10,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
-from ownbert.errors import InputError, other_names
+from ownbert.exceptions import InputError, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.images.image_files import is_image

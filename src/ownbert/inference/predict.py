@@ -10,7 +10,7 @@ from typing import Any
 
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import fingerprint
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json, read_yaml, require_json_name, write_json

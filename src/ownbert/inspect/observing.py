@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import write_text
 from ownbert.fitting.report.charts import risk_chart
 from ownbert.fitting.report.sections import Section

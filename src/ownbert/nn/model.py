@@ -15,7 +15,7 @@ from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.encoder import Encoder

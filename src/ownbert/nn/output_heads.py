@@ -15,7 +15,7 @@ from ownbert.batches.sampled_softmax import Candidates
 from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HEADS, HeadSpec
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.fast.accumulation import candidate_rows
 from ownbert.nn.fast.dropout import Dropout

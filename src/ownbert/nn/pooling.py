@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 
 class FirstPooling(nn.Module):

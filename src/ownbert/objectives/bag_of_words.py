@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.objectives.objective import Loss, columns_of, unmasked
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 

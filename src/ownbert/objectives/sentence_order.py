@@ -3,7 +3,7 @@
 from collections.abc import Set
 from dataclasses import dataclass
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.objectives.sentence_pair import SentencePair
 
 

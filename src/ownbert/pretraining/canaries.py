@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.corpus.span_examples import hold_out
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import write_json
 from ownbert.run.file_names import CANARIES
 

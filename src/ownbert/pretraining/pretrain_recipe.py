@@ -7,7 +7,7 @@ from ownbert import limits
 from ownbert.batches import MASKINGS
 from ownbert.checks import between, each, one_of, positive, up_to
 from ownbert.config.encoder import SIZES
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.settings import CheckedSettings, section, setting

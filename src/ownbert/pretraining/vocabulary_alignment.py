@@ -22,7 +22,7 @@ from ownbert.checkpoint.description import Description, describe
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config.encoder import EncoderConfig
 from ownbert.corpus.store import Store
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.language import translated

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import SIGNS, has_sign
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import (

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import refuse_both, refuse_foreign
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder

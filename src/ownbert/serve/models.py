@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.serve.api.refusals import Refusal, bad_field
 from ownbert.serve.served_model import ServedModel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ownbert.batches.example import Example
 from ownbert.checkpoint.transformer_folder import is_translation
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.compute import AUTO, FLOAT32, TORCH, Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import MissingOutput

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import allow_open_files
 from ownbert.hub import model_folder
 from ownbert.settings import resolve

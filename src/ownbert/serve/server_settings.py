@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.checks import Check, between
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.settings import CheckedSettings, setting
 
 _LIMITS = "Limits"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.embedding.embedding_outputs import shortened
 from ownbert.inference.scoring.score import ScoredText
 from ownbert.serve.api.attention_api import AttentionQuery

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
-from ownbert.errors import InputError, in_short, warn_of_input
+from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, kind_of, read_values, shown_columns
 

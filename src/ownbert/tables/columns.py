@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ownbert.errors import InputError, in_short, option_with
+from ownbert.exceptions import InputError, in_short, option_with
 from ownbert.files.text_files import open_text
 from ownbert.settings import setting
 from ownbert.tables.column_proposals import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ownbert.errors import InputError, counted, warn_of_input
+from ownbert.exceptions import InputError, counted, warn_of_input
 from ownbert.files.text_files import open_text
 from ownbert.tables.tables import PathLike
 

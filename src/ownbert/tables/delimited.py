@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.text_files import open_text
 
 # A longer field means an unclosed quote; the default limit of the csv module, 131,072, is too small

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ownbert.errors import InputError, counted
+from ownbert.exceptions import InputError, counted
 from ownbert.tables.labels import text_list
 from ownbert.tables.tables import as_text
 

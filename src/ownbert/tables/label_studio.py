@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.text_files import open_text
 from ownbert.tables.memory import MemoryTable, table_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.tables.missing_values import is_missing, is_missing_number, marks_missing
 from ownbert.tables.tables import as_text
 

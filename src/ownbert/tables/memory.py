@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ownbert.errors import InputError, in_short, warn_of_input
+from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import MOST_NESTED, is_nested
 
 # Value of ``ownbert.tables.tables.kind_of`` for these tables.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.column_proposals import first_rows_of
 from ownbert.tables.columns import (
     COLUMNS,

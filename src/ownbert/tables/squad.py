@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import is_nested
 from ownbert.files.text_files import open_text
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, id_value

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable

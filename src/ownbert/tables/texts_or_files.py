@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError, is_on_command_line
+from ownbert.exceptions import InputError, is_on_command_line
 from ownbert.files.text_files import UTF8_BOM, own_text
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import is_known

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels

@@ -8,7 +8,7 @@ from ownbert import limits
 from ownbert.checks import between, each, one_of, up_to
 from ownbert.config.encoder import LAYER_GATES, WIDEST_BLUR
 from ownbert.config.head_spec import POOLINGS as POOLING_NAMES
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import CheckedSettings, apply_values, section, setting
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard

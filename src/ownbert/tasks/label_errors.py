@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Minimum rows for a class's own threshold; classes with fewer use the mean of all rows.
 _FEW = 5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.tables import Source, as_text, place
 from ownbert.tasks.forward.network import RowNetwork

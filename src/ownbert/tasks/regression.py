@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.labels import LabelCells, number_signs, with_point
 from ownbert.tables.tables import Source, columns

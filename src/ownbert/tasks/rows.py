@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import id_column, id_value
 from ownbert.tables.feature_cells import Cells, read_features
 from ownbert.tables.tables import Source, as_text, at_least_one, place, read_values

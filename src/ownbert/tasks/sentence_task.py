@@ -12,7 +12,7 @@ from ownbert.batches.example import Example
 from ownbert.batches.word_features import cut_words, word_table
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.tables.columns import ColumnNames, feature_columns, find_columns

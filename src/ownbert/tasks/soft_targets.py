@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row, list_labels
 

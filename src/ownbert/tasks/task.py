@@ -23,7 +23,7 @@ from ownbert.checkpoint import (
     require_tables,
 )
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.tables.memory import table_of
 from ownbert.tables.tables import Source

@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnSpec
 
 # The first tasks of --help; all others follow by name.

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
 from ownbert.text.folder.build import register, set_post_processor, special_tokens

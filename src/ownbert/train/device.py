@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ownbert.checks import known
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 if TYPE_CHECKING:
     import torch

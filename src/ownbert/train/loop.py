@@ -16,7 +16,7 @@ from typing import Any
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.loader import Position
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.threads import adapt_threads
 from ownbert.train.distributed import World, data_parallel, is_lost
 from ownbert.train.job import Interrupted, Job, Phase

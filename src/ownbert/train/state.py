@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.loader import Position
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import checksum, make_folder
 from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import ALONE, World, reshard

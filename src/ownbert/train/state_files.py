@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import WRITE_FAILURES, checksum
 from ownbert.train.distributed import World

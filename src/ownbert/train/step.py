@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.fast.accumulation import one_update
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner

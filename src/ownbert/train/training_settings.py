@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.checks import between, one_of, up_to
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.settings import CheckedSettings, setting
 
 # Titles of panels in --help.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from unicodedata import name
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Scripts without spaces between words, by the Unicode names of their letters.
 _UNSPACED = {"HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}

@@ -14,7 +14,7 @@ from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.checks import between, whole
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.files.text_files import open_text, refuse_unreadable

@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ownbert.batches.batch import Example
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.tables.column_proposals import warn_if_headless
 from ownbert.tables.tables import columns, kind_of, read_records, require_column

@@ -14,7 +14,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.loader import Loader, batches_once
 from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone

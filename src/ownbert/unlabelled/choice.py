@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import needing
+from ownbert.exceptions import needing
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 
 # Texts are selected from POOL_FACTOR times as many of the most uncertain ones. With fewer training

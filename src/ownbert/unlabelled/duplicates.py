@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, made_for

@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert import limits
 from ownbert.checks import list_of, maybe, number, record, text, whole
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.language import translated

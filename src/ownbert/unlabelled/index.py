@@ -13,7 +13,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import anything, between, known, list_of, maybe, one_of, record, text, whole
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import read_json, write_json

@@ -13,7 +13,7 @@ from ownbert import limits
 from ownbert.checkpoint import CONFIG
 from ownbert.checks import between
 from ownbert.corpus.documents import find_files
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.fitting.networks import Corpus
 from ownbert.inference.compute import Compute

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import ResumableFile, saying_what_is_kept
 from ownbert.files.writing import explained
 from ownbert.inference.embedding.embedder import Embedder, Progress, after

@@ -16,7 +16,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.corpus.sparse import sparse
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import made_for

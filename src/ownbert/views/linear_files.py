@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from safetensors.numpy import save as to_bytes
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import atomic_path, make_folder
 from ownbert.views.linear_models import LinearModel

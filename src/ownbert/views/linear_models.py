@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ownbert.corpus.sparse import Matrix
-from ownbert.errors import needing
+from ownbert.exceptions import needing
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time, seconds_left
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.views.linear_files import LINEAR, load_linear, save_linear
 from ownbert.views.linear_models import LinearModel
 from ownbert.views.view_features import VIEWS, Texts, View

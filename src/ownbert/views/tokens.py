@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # ids: space-separated tokens, unchanged. words: letters and punctuation, lower-cased. chinese: the
 # same, but each character of a script without spaces is a token.

@@ -8,7 +8,7 @@ import torch
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled, Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES, family_of
 from ownbert.families.mapping.family import Family
 from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie, head_of

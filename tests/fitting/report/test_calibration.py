@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.report.calibration import (
     calibrate,
     fit_temperature,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.report.learning_curve import fit_learning_curve
 
 

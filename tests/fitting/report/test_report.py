@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.report.advice import give_advice, headline
 from ownbert.fitting.report.contents import (

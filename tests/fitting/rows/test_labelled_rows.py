@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of

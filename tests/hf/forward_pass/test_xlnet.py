@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ownbert.hf as hf
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from support.floats import assert_close
 from support.padded_models import close, pair
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ownbert.hf as ours_module
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
 from support.tokenizer_folders import FOLDERS, SNIPPETS
 

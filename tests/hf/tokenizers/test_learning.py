@@ -12,7 +12,7 @@ if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
 import ownbert.hf as hf  # noqa: E402
-from ownbert.errors import InputError  # noqa: E402
+from ownbert.exceptions import InputError  # noqa: E402
 from support.tokenizer_folders import (  # noqa: E402
     albert_folder,
     bert_folder,

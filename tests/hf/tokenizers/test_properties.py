@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import ownbert.hf as ours_module
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from support.tokenizer_folders import FOLDERS, SNIPPETS
 
 transformers = pytest.importorskip("transformers")

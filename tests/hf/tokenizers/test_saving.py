@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ownbert.hf as ours_module
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf import AutoTokenizer, BertTokenizer, RobertaTokenizer
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS, SNIPPETS, xlm_roberta_folder

@@ -9,7 +9,7 @@ import torch
 from ownbert import Explainer, explain
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint.transformer_folder import save_translation
-from ownbert.errors import InputWarning
+from ownbert.exceptions import InputWarning
 from ownbert.inspect.explain.methods import integrated_gradients, leave_one_out
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformer import make_model

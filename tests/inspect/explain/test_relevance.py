@@ -15,7 +15,7 @@ from ownbert.checkpoint import load, save
 from ownbert.cli import main
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import (
     attention_and_gradient,

@@ -15,7 +15,7 @@ from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled, Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.overview.describe import Overview, describe
 from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ownbert.batches.layout import make_layout
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.trace.formula import number
 from ownbert.inspect.trace.trace import explain
 from ownbert.inspect.trace.trace_page import as_page

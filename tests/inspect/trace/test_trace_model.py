@@ -15,7 +15,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled, Mobile
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.trace.model_trace import trace_model
 from ownbert.inspect.trace.trace import Trace, explain
 from ownbert.inspect.trace.trace_page import as_page

@@ -12,7 +12,7 @@ from ownbert.checks import between
 from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import counted
+from ownbert.exceptions import counted
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo

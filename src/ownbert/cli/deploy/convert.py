@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import Quiet
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo
 

@@ -7,7 +7,7 @@ import typer
 
 from ownbert.cli.options import Quiet, TextColumn
 from ownbert.cli.progress import saying
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo
 

@@ -7,7 +7,7 @@ import typer
 
 from ownbert.cli.options import Quiet
 from ownbert.cli.recipe_options import recipe_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.terminal import echo

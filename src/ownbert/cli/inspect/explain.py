@@ -13,7 +13,7 @@ from ownbert.checks import between
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import Data, Device, Encoding, Network, TextColumns, TextsOrFile, numbers
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import together, write_text
 from ownbert.language import translated
 from ownbert.settings import setting

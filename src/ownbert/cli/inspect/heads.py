@@ -11,7 +11,7 @@ from ownbert import limits
 from ownbert.checks import between, known
 from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import echo

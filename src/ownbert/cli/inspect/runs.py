@@ -36,7 +36,7 @@ def runs(
 
     from rich.console import Console
 
-    from ownbert.errors import InputError
+    from ownbert.exceptions import InputError
     from ownbert.inspect.run_list.run_summary import find_runs
     from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
 

@@ -10,7 +10,7 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.terminal import console, echo

@@ -10,7 +10,7 @@ from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.options import Encoding, Overwrite, Quiet
 from ownbert.cli.recipe_options import chosen, settings_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames

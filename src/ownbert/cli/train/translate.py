@@ -12,7 +12,7 @@ from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.progress import counting
 from ownbert.cli.recipe_options import recipe_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.settings import resolve
 from ownbert.terminal import echo

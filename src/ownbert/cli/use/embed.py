@@ -12,7 +12,7 @@ from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_texts
 from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError, counted
+from ownbert.exceptions import InputError, counted
 from ownbert.settings import setting
 from ownbert.terminal import print_rows
 

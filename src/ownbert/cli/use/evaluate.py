@@ -8,7 +8,7 @@ import typer
 from ownbert.cli import options as o
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import together
 from ownbert.language import translated
 from ownbert.terminal import console, echo

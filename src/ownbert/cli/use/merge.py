@@ -7,7 +7,7 @@ import typer
 
 from ownbert.cli.options import Quiet
 from ownbert.cli.progress import counting, say_saved
-from ownbert.errors import counted
+from ownbert.exceptions import counted
 
 
 def merge(

@@ -13,7 +13,7 @@ from ownbert.cli import options as o
 from ownbert.cli.input_texts import given_input, given_texts
 from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import chosen, settings_command
-from ownbert.errors import InputError, counted
+from ownbert.exceptions import InputError, counted
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.families.mapping.calls import Calls, two_stack_arguments
 from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.families.mapping.weight_map import WeightMap

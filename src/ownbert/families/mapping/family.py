@@ -8,7 +8,7 @@ from ownbert.checks import known
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import MOST_LABELS, HeadSpec
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.weight_map import WeightMap
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ownbert.checkpoint import Description
 from ownbert.corpus.store import prepare
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.finetune_folder import FinetuneFolder

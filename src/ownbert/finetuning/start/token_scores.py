@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.example import Example
 from ownbert.corpus.sparse import Matrix, sparse
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.mean_layer import is_plain_bert

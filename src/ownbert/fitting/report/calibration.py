@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # Temperatures beyond these bounds only come from a handful of rows.
 _LOWEST, _HIGHEST = 0.1, 10.0

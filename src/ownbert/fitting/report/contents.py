@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve

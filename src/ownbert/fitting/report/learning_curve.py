@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 _DRAWS = 1000
 _HIGHEST = 1.0  # score

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, ColumnNames, find_columns
 from ownbert.tables.label_studio import is_export, read_export
 from ownbert.tables.memory import MemoryTable, table_of

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ownbert.checkpoint import describe, load_tokenizer, require_float
 from ownbert.corpus.documents import find_files, fingerprint
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.row_checks import LabelledSplit, empty_texts

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class

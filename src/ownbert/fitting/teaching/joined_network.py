@@ -16,7 +16,7 @@ import torch
 
 from ownbert.batches.example import Example
 from ownbert.checkpoint import save
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.repeated_tokens import repeated_share

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass import xlnet_models as xlnet
 from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ownbert.config.encoder import SEGMENTS
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.encoder import Encoder
 
 _INTEGERS = (torch.long, torch.int)

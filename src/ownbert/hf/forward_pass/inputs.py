@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch, from_padded, to_padded
 from ownbert.batches.layout import Layout, make_layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.context import Cache, Context, QueryStream
 from ownbert.nn.variants.patches import picture_batch
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.configs import MANY_LABELS, ONE_LABEL, REGRESSION, check_problem
 from ownbert.hf.forward_pass.input_checks import class_labels
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.nn.context import Cache

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.transformer_folder import map_of, new_translation, save_translation
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.arguments import LoadArguments, refuse

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ownbert import limits
 from ownbert.checks import any_number, count, either, list_of, maybe, record, whole
-from ownbert.errors import InputError, in_short, warn_of_input
+from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import read_json, write_json
 from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
 from ownbert.hf.forward_pass.inputs import PaddedInputs

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.hf.seq2seq.encoder_decoder_models import EncoderDecoderModel
 from ownbert.nn.model import Outputs

@@ -6,7 +6,7 @@
 import os
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.tokenizers.pretrained_tokenizer import PreTrainedTokenizerFast
 from ownbert.hf.tokenizers.tokenizer_files import find_folder
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder, guess_style, kind_of

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.hf.tokenizers.tokenizer_files import READ_BACKEND
 from ownbert.text.bert_rules import split_at_whitespace

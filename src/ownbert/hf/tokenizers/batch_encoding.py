@@ -7,7 +7,7 @@ from collections import UserDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 if TYPE_CHECKING:
     import tokenizers

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.tokenizers.batch_encoding import BatchEncoding
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.tokenizers.batch_encoding import BatchEncoding, as_lists
 from ownbert.hf.tokenizers.call_options import CallOptions
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hf.recognition import blank, recognized
 from ownbert.hf.tokenizers import special, training
 from ownbert.hf.tokenizers import tokenizer_files as files

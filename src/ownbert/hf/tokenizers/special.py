@@ -7,7 +7,7 @@ A tokenizer keeps them in one dict, from attribute names (``mask_token``) to tok
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.text.folder.build import special_token
 from ownbert.text.styles import SPECIAL_NAMES, T5, Style, additional_tokens
 

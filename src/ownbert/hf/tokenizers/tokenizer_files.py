@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError, MissingError, in_short
+from ownbert.exceptions import InputError, MissingError, in_short
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.hub import pretrained_folder
 from ownbert.text.folder.tokenizer_config import ADDED, CONFIG, SPECIAL

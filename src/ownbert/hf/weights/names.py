@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.rules import Rename, Reshape, Tie, head_of, written_out
 from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.hf.weights.parameter_parts import their_parameters

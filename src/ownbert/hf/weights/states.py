@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ownbert import checkpoint
 from ownbert.checkpoint.copying import copy_weights, first_of
 from ownbert.checkpoint.description import Description
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.weights.names import their_tensors, with_second_names
 from ownbert.nn.undrawn import materialize

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums, weights_checksums, weights_form
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_yaml
 from ownbert.hub import model_folder

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checks import between
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.images.npz import open_npz
 from ownbert.inference.abstaining.scope import FEATURES, Scope

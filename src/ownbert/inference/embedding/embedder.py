@@ -13,7 +13,7 @@ from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.inference.compute import Compute, Progress
 from ownbert.inference.embedding.embedding_outputs import (

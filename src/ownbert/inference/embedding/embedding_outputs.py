@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.example import padded
-from ownbert.errors import warn_of_input
+from ownbert.exceptions import warn_of_input
 from ownbert.tasks.text_input import TextInputBuilder
 
 # Outputs of ``encode``: the text's vector, its token vectors, or both (None).

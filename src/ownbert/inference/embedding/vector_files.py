@@ -14,7 +14,7 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import find_files
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import atomic_path

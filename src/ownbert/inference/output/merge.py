@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from ownbert import limits
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.input_files import allow_open_files, refuse_same, sha256_of
 from ownbert.files.text_files import open_text
 from ownbert.files.writing import atomic_path, refuse_unwritable

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import ResumableFile
 from ownbert.tables.delimited import quoted
 from ownbert.tables.tables import ending_of

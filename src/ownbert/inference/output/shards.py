@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ownbert import limits
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.folders import refuse_foreign
 from ownbert.files.input_files import sha256_of
 from ownbert.files.json_files import read_json, write_json

@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.checkpoint.model_files import weights_checksums
 from ownbert.checks import between
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.images.npz import open_npz
 from ownbert.views.normal_counts import NormalCounts

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import first_read, made_for, require_identity

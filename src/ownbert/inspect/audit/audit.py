@@ -12,7 +12,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.checks import between, list_of, record, whole
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.json_files import read_json
 from ownbert.hub import model_folder

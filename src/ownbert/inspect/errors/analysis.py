@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.observing import evaluating, require_layers
 from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model

@@ -13,7 +13,7 @@ from ownbert.batches.batch import Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
-from ownbert.errors import InputError, warn_of_input
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.fill_mask import masked_example

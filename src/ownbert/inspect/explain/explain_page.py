@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.writing import write_text
 from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.explain.images import picture_data

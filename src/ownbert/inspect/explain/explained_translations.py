@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint.transformer_folder import load_translation
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.explain.targets import Target
 from ownbert.inspect.observing import evaluating, require_room
 from ownbert.tasks.rows import Row

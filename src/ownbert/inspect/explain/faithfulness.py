@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import (
     METHODS,

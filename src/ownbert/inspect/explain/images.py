@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import Description, load
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.images.image_files import stream_images
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import class_number

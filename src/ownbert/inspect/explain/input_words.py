@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.batch import Example
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.pipeline import Predictor
 from ownbert.tables.columns import read_texts
 from ownbert.tasks.rows import Row

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.blend import Blend
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inspect.explain.input_words import Word

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checks import known
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.explain.attribution import gradients_of, relevance, rollout
 from ownbert.inspect.explain.input_words import Word, segments_of
 from ownbert.inspect.explain.targets import Target

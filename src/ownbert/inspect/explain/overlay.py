@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import describe, load
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.figures import figure_class, save_figure
 from ownbert.fonts import fitting_fonts
 from ownbert.images.image_files import ImageSource, stream_images

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.figures import DPI, figure_class, save_figure
 from ownbert.fonts import fonts_for
 from ownbert.inspect.explain.explain import Explanation

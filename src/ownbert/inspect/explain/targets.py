@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.question_answering.answer_spans import best_span, null_span

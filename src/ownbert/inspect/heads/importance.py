@@ -12,7 +12,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, pack
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import describe
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.opened import Networks, read_labelled_rows

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import describe, save
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.families import family_of
 from ownbert.files.writing import refuse_unwritable
 from ownbert.inspect.heads.importance import (

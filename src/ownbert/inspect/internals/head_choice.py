@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.observing import require_layers
 from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model

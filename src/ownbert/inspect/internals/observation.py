@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inference.fill_mask import masked_example
 from ownbert.inspect.internals.attention_weights import (
     BEST_BYTES,

@@ -12,7 +12,7 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS, QUANTIZED
 from ownbert.checks import between
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.observing import core_model, text_ids
 from ownbert.inspect.overview.overview import Overview

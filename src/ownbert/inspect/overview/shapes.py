@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.inspect.observing import evaluating, observing_attend, text_batch
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model

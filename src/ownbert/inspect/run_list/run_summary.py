@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.config.encoder import SIZES
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json, read_yaml
 from ownbert.run.file_names import RECIPE
 from ownbert.train.watch.log import LOG, read_log

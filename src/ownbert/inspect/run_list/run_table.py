@@ -11,7 +11,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.figures import figure_class
 from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_metric
 from ownbert.inspect.terminal_tables import open_table, plain_text

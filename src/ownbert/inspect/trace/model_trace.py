@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.checkpoint import describe, load, load_tokenizer
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.internals.observation import Observation, observation_of_text
 from ownbert.inspect.observing import (

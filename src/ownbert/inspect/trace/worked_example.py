@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.images.npz import open_npz
 from ownbert.inspect.trace.trace import Trace

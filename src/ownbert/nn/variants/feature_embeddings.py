@@ -11,7 +11,7 @@ from ownbert.batches.layout import Layout, make_layout
 from ownbert.batches.word_features import Features, number_tags
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.fast.dropout import Dropout
 
 # Kernel size of the convolution, in tokens.

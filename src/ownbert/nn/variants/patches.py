@@ -11,7 +11,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Image
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.fast.dropout import Dropout
 from ownbert.nn.fast.linear_layers import Linear
 

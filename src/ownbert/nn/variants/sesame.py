@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 
 # The bottleneck of the excitation has L / 3 units, and all biases start at 0.8, as in the released
 # code, so that gates are initially open.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ownbert.errors import with_arguments
+from ownbert.exceptions import with_arguments
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.checkpoint.description import Description, describe, describe_config
 from ownbert.config.variants import Image
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.images.augmentation import Augmentation
 from ownbert.images.image_files import (
     IMAGES,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.config.variants import Image
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.images.augmentation import Augmentation
 from ownbert.images.image_files import ImageSource
 from ownbert.images.pixels import Processor, split_into_patches

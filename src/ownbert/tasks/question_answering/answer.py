@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.squad import Question, read_questions
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.network import RowNetwork

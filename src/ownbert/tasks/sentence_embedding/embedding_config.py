@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checks import dict_of, either, list_of, maybe, record, text, truth, whole
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json, write_json
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.corpus.documents import read_documents
-from ownbert.errors import InputError, option_with
+from ownbert.exceptions import InputError, option_with
 from ownbert.tables.column_proposals import are_numbers
 from ownbert.tables.columns import COUNTERS, LABEL_NAMES, ColumnNames
 from ownbert.tables.tables import Source, columns, kind_of, shown_columns

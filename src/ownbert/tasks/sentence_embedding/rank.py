@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError, in_short
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.tables.columns import LABEL_NAMES, find_columns

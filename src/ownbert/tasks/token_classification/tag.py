@@ -11,7 +11,7 @@ from ownbert.batches.example import Example
 from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.forward.network import RowNetwork

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ownbert.errors import InputError, counted
+from ownbert.exceptions import InputError, counted
 from ownbert.files.text_files import open_text
 from ownbert.tables.columns import (
     COLUMNS,

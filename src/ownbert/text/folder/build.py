@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.text.bert_rules import wordpiece_rules
 from ownbert.text.folder.sentencepiece import read_model

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.protobuf import Reader
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError, MissingError
+from ownbert.exceptions import InputError, MissingError
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import open_text, read_text
 from ownbert.hub import model_folder

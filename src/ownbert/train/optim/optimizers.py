@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ownbert.errors import InputError
+from ownbert.exceptions import InputError
 from ownbert.nn.norms import NoNorm
 from ownbert.nn.variants.ngram_embeddings import NgramTable
 from ownbert.train.distributed import is_sharded

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.errors import InputError, needing
+from ownbert.exceptions import InputError, needing
 from ownbert.files.writing import write_text
 
 LOG = "log.jsonl"
