@@ -176,7 +176,8 @@ class Comparison:
         """
         member_scores = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
         both = [blend(member_scores, self.weights), scores]
-        weights, _ = fit_blend(both, self.targets[: len(scores)], self.counts)
+        targets, offsets = self.targets[: len(scores)], self._known_offsets(len(scores))
+        weights, _ = fit_blend(both, targets, self.counts, offsets=offsets)
         return float(weights[1] / weights.sum())
 
     def adjusted(self, model: ComparedModel) -> np.ndarray:
@@ -186,7 +187,9 @@ class Comparison:
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
             unknown = _unknown_rows(model)
-            logits = cross_fitted([scores], targets, self.counts, unknown=[unknown])
+            offsets = self._known_offsets(len(scores))
+            given = {"unknown": [unknown], "offsets": offsets}
+            logits = cross_fitted([scores], targets, self.counts, **given)
             self._adjusted[model.name] = logits
             self._unknown[id(logits)] = logits, unknown
         return self._adjusted[model.name]
@@ -194,8 +197,15 @@ class Comparison:
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
         """The factor and the offsets (C) for the logits of a candidate that is used alone."""
         scores = known_logits(model)
-        weights, offsets = fit_blend([scores], self.targets[: len(scores)], self.counts)
+        targets, offsets = self.targets[: len(scores)], self._known_offsets(len(scores))
+        weights, offsets = fit_blend([scores], targets, self.counts, offsets=offsets)
         return max(float(weights[0]), _LEAST_WEIGHT), offsets
+
+    def _known_offsets(self, rows: int) -> np.ndarray | None:
+        """The offsets for a model with logits of this many held-out rows: those of the blend if
+        these are a part, in which rare labels occur too rarely to fit offsets; None otherwise, and
+        if labels are balanced (docs/lab/distilled-network.md)."""
+        return None if self.counts is None or rows == len(self.targets) else self.offsets
 
     def worth(self, model: ComparedModel | None) -> float:
         """The metric of a candidate, or of the blend (None), negated where lower is better."""

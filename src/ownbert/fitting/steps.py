@@ -42,6 +42,8 @@ _FAR_BETTER = 0.05
 _LINEAR = {"head_init": "linear"}
 # No further step is started with less time than this, in seconds.
 SHORTEST = 5.0
+# Minimum share of the total time for a distilled network: with less it learns from too few texts.
+_DISTILLING = 0.1
 # Another fold is trained if the remaining time is at least the expected time divided by this.
 _SHORTENED = 1.5
 
@@ -297,6 +299,9 @@ class Steps:
         )
         # Time to build the linear models in.
         reserved = self.joining_seconds if self.joining_helps else 0.0
+        seconds = self.budget.left - reserved
+        if seconds < _DISTILLING * self.budget.total:
+            raise OutOfTime
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
         teach(
@@ -308,7 +313,7 @@ class Steps:
             self.given.similar,
             given=recipe.model is not None,
             public=self._public,
-            seconds=self.budget.left - reserved,
+            seconds=seconds,
             device=recipe.device,
             seed=recipe.seed,
         )

@@ -82,7 +82,11 @@ def loss(targets: Targets, scores: np.ndarray) -> float:
 
 
 def fit_blend(
-    members: Sequence[np.ndarray], targets: Targets, counts: np.ndarray | None = None
+    members: Sequence[np.ndarray],
+    targets: Targets,
+    counts: np.ndarray | None = None,
+    *,
+    offsets: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit the weights and the offsets that minimise the blend's loss on held-out rows.
 
@@ -103,6 +107,7 @@ def fit_blend(
         members: each model's (N, C) scores of rows that it was not trained on.
         targets: targets of these rows.
         counts: (C) label counts of the training rows; None for other tasks.
+        offsets: (C) offsets to keep, for single-label tasks; by default they are fitted.
 
     Returns:
         The weights, and offsets (C): zeros for regression, and for balanced labels in
@@ -114,13 +119,13 @@ def fit_blend(
     if counts is not None and counts.min() < counts.max():
         logs = np.log(counts + 0.5)
         logs -= logs.mean()
-    weights, offsets = _minimise(members, targets, logs)
+    weights, fitted = _minimise(members, targets, logs, offsets)
     keep = weights >= _SMALLEST_SHARE * weights.sum()
     if not keep.all():
         kept = [m for m, is_kept in zip(members, keep, strict=True) if is_kept]
         weights[:] = 0
-        weights[keep], offsets = _minimise(kept, targets, logs)
-    return weights, offsets
+        weights[keep], fitted = _minimise(kept, targets, logs, offsets)
+    return weights, fitted
 
 
 def cross_fitted(
@@ -129,13 +134,14 @@ def cross_fitted(
     counts: np.ndarray | None = None,
     *,
     unknown: Sequence[np.ndarray] | None = None,
+    offsets: np.ndarray | None = None,
 ) -> np.ndarray:
     """The blend's scores (N, C) by cross-fitting: weights and offsets are fitted on other rows.
 
     Metrics of these scores are unbiased estimates.
 
     Args:
-        members, targets, counts: see ``fit_blend``.
+        members, targets, counts, offsets: see ``fit_blend``.
         unknown: see ``blend``.
     """
     rows = len(targets)
@@ -144,19 +150,23 @@ def cross_fitted(
     for number in range(part.max() + 1):
         in_part = part == number
         others, rest = [m[~in_part] for m in members], targets[~in_part]
-        weights, offsets = fit_blend(others, rest, counts)
+        weights, fitted = fit_blend(others, rest, counts, offsets=offsets)
         without = None if unknown is None else [each[in_part] for each in unknown]
-        scores[in_part] = blend([m[in_part] for m in members], weights, offsets, without)
+        scores[in_part] = blend([m[in_part] for m in members], weights, fitted, without)
     return scores
 
 
 def _minimise(
-    members: Sequence[np.ndarray], targets: Targets, logs: np.ndarray
+    members: Sequence[np.ndarray],
+    targets: Targets,
+    logs: np.ndarray,
+    known: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit weights and offsets (C).
 
     Args:
         logs: (C) log label frequencies; a multiple of them is subtracted unless all are 0.
+        known: (C) offsets to keep instead.
     """
     count, numbers = len(members), targets.task == "regress"
     scale = _spread(targets) if numbers else 1.0
@@ -165,7 +175,8 @@ def _minimise(
     # their bounds.
     free, drawn_to, bounds = np.zeros((0, targets.size)), 0.0, (-_MOST, _MOST)
     if logs.any():
-        free, drawn_to, bounds = -logs[None, :], 1.0, (0.0, _LARGEST_WEIGHT)
+        if known is None:
+            free, drawn_to, bounds = -logs[None, :], 1.0, (0.0, _LARGEST_WEIGHT)
         frequency = np.bincount(targets.values, minlength=targets.size)
         each_row = frequency[targets.values] ** -_BALANCE
     elif targets.task == "multilabel":
@@ -176,6 +187,9 @@ def _minimise(
     terms = targets.size if targets.task == "multilabel" else 1
     strengths = priors / (max(1, len(targets)) * terms)
 
+    def offsets(shares: np.ndarray) -> np.ndarray:
+        return shares @ free if known is None else known
+
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         weights, shares = parameters[:count], parameters[count:]
         if numbers:  # weights sum to 1, so only their ratios are free
@@ -184,7 +198,7 @@ def _minimise(
             each = np.asarray([(m * slope).sum() for m in parts])
             own, gradient = own / scale, (each - (each * weights).sum() / total) / total / scale
         else:
-            scores = blend(parts, weights) + shares @ free
+            scores = blend(parts, weights) + offsets(shares)
             own, slope = loss_and_slope(targets, scores, each_row, smoothing=smoothing)
             gradient = np.asarray([(m * slope).sum() for m in parts])
             gradient = np.concatenate([gradient, free @ slope.sum(0)])
@@ -197,7 +211,7 @@ def _minimise(
     weights, shares = np.maximum(optimum[:count], 0), optimum[count:]
     if weights.sum() <= 0:
         weights = start[:count]
-    return weights / weights.sum() if numbers else weights, shares @ free
+    return weights / weights.sum() if numbers else weights, offsets(shares)
 
 
 def _spread(targets: Targets) -> float:
