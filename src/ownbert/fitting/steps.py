@@ -43,7 +43,7 @@ _LINEAR = {"head_init": "linear"}
 # No further step is started with less time than this, in seconds.
 SHORTEST = 5.0
 # Minimum share of the total time for a distilled network: with less it learns from too few texts.
-_DISTILLING = 0.1
+_DISTILLING = 0.05
 # Another fold is trained if the remaining time is at least the expected time divided by this.
 _SHORTENED = 1.5
 
