@@ -874,6 +874,11 @@ def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_
     for own in (compared.adjusted(model), compared.blended):
         assert compared.value_on_first_fold(own) == compared.value(own)
 
+    # Offsets that were fitted when linear models were built in are not fitted again.
+    for name, kept in (("joined-finetuned", True), ("network", False)):
+        network = ComparedModel(name, "", "network", (), 0.0, scores=scores)
+        assert (compared.by_itself(network)[1] == 0).all() == kept
+
 
 def test_a_model_of_the_first_fold_has_the_offsets_that_all_folds_give_the_blend():
     """Rare labels occur too rarely in one fold: on long, unbalanced documents the folder's network

@@ -63,6 +63,18 @@ def test_the_estimate_is_not_of_rows_that_chose_the_weights(task: str):
     assert loss(targets, cross_fitted(members, targets)) > chosen
 
 
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_given_offsets_are_kept_and_the_weights_fitted_with_them(task: str):
+    targets, members = rows(task)
+    offsets = np.asarray([0.5, 0.0, -0.5])
+    weights, kept = fit_blend(members, targets, offsets=offsets)
+    assert kept is offsets
+    scores = blend(members, weights, offsets)
+    for other in (0.5 * weights, 3 * weights):
+        assert loss(targets, scores) < loss(targets, blend(members, other, offsets))
+    assert loss(targets, blend(members, *fit_blend(members, targets))) < loss(targets, scores)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_the_slope_is_that_of_the_loss(task: str):
     targets, members = rows(task, 7)

@@ -176,7 +176,7 @@ class Comparison:
         """
         member_scores = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
         both = [blend(member_scores, self.weights), scores]
-        targets, offsets = self.targets[: len(scores)], self._known_offsets(len(scores))
+        targets, offsets = self.targets[: len(scores)], self._rare_label_offsets(len(scores))
         weights, _ = fit_blend(both, targets, self.counts, offsets=offsets)
         return float(weights[1] / weights.sum())
 
@@ -187,7 +187,7 @@ class Comparison:
         if model.name not in self._adjusted:
             targets = self.targets[: len(scores)]
             unknown = _unknown_rows(model)
-            offsets = self._known_offsets(len(scores))
+            offsets = self._known_offsets(model)
             given = {"unknown": [unknown], "offsets": offsets}
             logits = cross_fitted([scores], targets, self.counts, **given)
             self._adjusted[model.name] = logits
@@ -197,14 +197,20 @@ class Comparison:
     def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
         """The factor and the offsets (C) for the logits of a candidate that is used alone."""
         scores = known_logits(model)
-        targets, offsets = self.targets[: len(scores)], self._known_offsets(len(scores))
+        targets, offsets = self.targets[: len(scores)], self._known_offsets(model)
         weights, offsets = fit_blend([scores], targets, self.counts, offsets=offsets)
         return max(float(weights[0]), _LEAST_WEIGHT), offsets
 
-    def _known_offsets(self, rows: int) -> np.ndarray | None:
-        """The offsets for a model with logits of this many held-out rows: those of the blend if
-        these are a part, in which rare labels occur too rarely to fit offsets; None otherwise, and
-        if labels are balanced (docs/lab/distilled-network.md)."""
+    def _known_offsets(self, model: ComparedModel) -> np.ndarray | None:
+        """The offsets that a model has already; None if they are to be fitted."""
+        if self.rows.task.name == "multilabel" and model.name.startswith("joined"):
+            return np.zeros(self.targets.size)  # fitted when the linear models were built in
+        return self._rare_label_offsets(len(known_logits(model)))
+
+    def _rare_label_offsets(self, rows: int) -> np.ndarray | None:
+        """The blend's offsets if logits are known for this many rows, the first fold, in which rare
+        labels occur too rarely to fit offsets; None otherwise, and if labels are balanced
+        (docs/lab/distilled-network.md)."""
         return None if self.counts is None or rows == len(self.targets) else self.offsets
 
     def worth(self, model: ComparedModel | None) -> float:

@@ -107,7 +107,7 @@ def fit_blend(
         members: each model's (N, C) scores of rows that it was not trained on.
         targets: targets of these rows.
         counts: (C) label counts of the training rows; None for other tasks.
-        offsets: (C) offsets to keep, for single-label tasks; by default they are fitted.
+        offsets: (C) offsets to keep; by default they are fitted.
 
     Returns:
         The weights, and offsets (C): zeros for regression, and for balanced labels in
@@ -179,7 +179,7 @@ def _minimise(
             free, drawn_to, bounds = -logs[None, :], 1.0, (0.0, _LARGEST_WEIGHT)
         frequency = np.bincount(targets.values, minlength=targets.size)
         each_row = frequency[targets.values] ** -_BALANCE
-    elif targets.task == "multilabel":
+    elif targets.task == "multilabel" and known is None:
         free = np.eye(targets.size)
     smoothing = 1 / (len(targets) + 2)
     priors = np.repeat([_PRIOR_ROWS, _PRIOR_ROWS_OF_FREQUENCIES], [count, len(free)])
