@@ -210,9 +210,11 @@ def test_what_is_no_label_is_refused(labels: Any, task: str | None, message: str
         found.read(path)
 
 
-@pytest.mark.parametrize("mark", ["NA", "nan", "NaN", "null", "n/a", "?", "-"])
+@pytest.mark.parametrize("mark", ["NA", "nan", "NaN", "null", "n/a", "?", "-", r"\N"])
 def test_numbers_with_missing_values_are_numbers(mark: str):
-    with pytest.raises(InputError, match=f"is missing: '{re.escape(mark)}'; 10 of 30 rows have no"):
+    with pytest.raises(
+        InputError, match=f"is missing: {re.escape(repr(mark))}; 10 of 30 rows have no"
+    ):
         read_labels(["0.5", "1.25", mark] * 10)
 
 
@@ -286,6 +288,12 @@ def test_names_of_a_class_label_are_read_from_iterable_data_too():
         ("[ True False]", [True, False]),
         ("['it\\'s', \"a, b\"]", ["it's", "a, b"]),
         ("('a', 'b')", ["a", "b"]),
+        ("{'a', 'b'}", ["a", "b"]),
+        ("frozenset({'a'})", ["a"]),
+        ("set()", []),
+        ("{1, 2}", [1, 2]),
+        ('{"a": 1}', None),
+        ("{a,b}", None),
         ("[other]", None),
         ("[a, b]", None),
         ("['a', 'b'", None),
@@ -376,6 +384,8 @@ def read_labels(labels: Sequence[Any], name: str | None = None) -> tuple[Task, l
         (["1,2", "1", "2,3", "3", "1,3"] * 40, "multilabel", ("1", "2")),
         (["[np.str_('a'), np.str_('b')]", "[]", "[np.str_('b')]"], "multilabel", ("a", "b")),
         (["a"] * 5200 + ["a|b", "b"] * 300, "multilabel", ("a",)),
+        (["{'a', 'b'}", "set()", "{'b'}"], "multilabel", ("a", "b")),
+        (["{city}", "{date}"], "classify", "{city}"),
     ],
 )
 def test_what_looks_like_something_else(labels: list[Any], task: str, first: Any):
@@ -389,6 +399,7 @@ def test_what_looks_like_something_else(labels: list[Any], task: str, first: Any
         ([[1, 1, 0], [0, 1], [0, 0, 1]], "multilabel", "row 2: the label vector has 2 elements"),
         ([[1, 1, 0], [0, 1], [0, 0, 1]], None, "row 2: the label vector has 2 elements"),
         (["[a, b]", "[a]", "[b]"], None, r"row 1: the labels start with \["),
+        (["{a,b}", "{a}", "{b}"], None, r"row 1: the labels start with \{"),
         ([[0.5, 0.25], [0.75, 0.5]], "multilabel", "row 1: the labels are decimal numbers"),
         ([f"id-{i}" for i in range(58)] + ["id-1"] * 2, None, "58 different values in 60 rows"),
     ],
@@ -451,7 +462,7 @@ def test_one_hot_rows_of_the_estimators_are_classes():
 SIGNS = st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs", "Cc"))
 # As they are read: without blanks around them, and no lists.
 NAMES = st.text(SIGNS, min_size=1, max_size=6).filter(
-    lambda name: name.strip() == name and name[0] not in "[("
+    lambda name: name.strip() == name and name[0] not in "[({"
 )
 VALUES = st.one_of(
     st.lists(NAMES, min_size=2, max_size=4, unique=True),

@@ -51,6 +51,8 @@ _ITEM = re.compile(
 )
 # NumPy scalars in the text of a Python list: np.str_('a'), np.int64(3).
 _NUMPY = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|[^\s()'"]*)\)""")
+# Python's sets that are not in braces alone: set(), frozenset({'a'}).
+_SET = re.compile(r"(?:frozen)?set\((.*)\)", re.DOTALL)
 _IN_LISTS = re.compile("[,'\"]")
 _BARE = {"true": True, "false": False, "null": None, "none": None, "nan": None}
 
@@ -410,10 +412,13 @@ def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
 def text_list(value: str) -> list[Any] | None:
     """Parse the text of a list; None if it is not a list.
 
-    Accepts JSON (``["a", "b"]``), Python (``['a', 'b']``) and NumPy (``['a' 'b']``, ``[0. 1.]``).
+    Accepts JSON (``["a", "b"]``), Python (``['a', 'b']``, ``{'a', 'b'}``, ``set()``) and NumPy
+    (``['a' 'b']``, ``[0. 1.]``).
     """
     text = value.strip()
-    if len(text) < 2 or len(text) > _LONGEST_LIST or f"{text[0]}{text[-1]}" not in ("[]", "()"):
+    if as_set := _SET.fullmatch(text):
+        text = as_set[1] or "[]"
+    if len(text) < 2 or len(text) > _LONGEST_LIST or text[0] + text[-1] not in ("[]", "()", "{}"):
         return None
     try:
         found = json.loads(text)
@@ -457,18 +462,20 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     parsed = [text_list(v) if isinstance(v, str) else None for v in cells.values]
     texts = [i for i, v in enumerate(cells.values) if isinstance(v, str) and v.strip()]
     lists = sum(parsed[i] is not None for i in texts)
-    bracketed = [i for i in texts if str(cells.values[i]).lstrip().startswith("[")]
+    first = {i: cells.values[i].lstrip()[0] for i in texts}
+    bracketed = [i for i in texts if first[i] in "[{"]
+    strict = strict and "[" in first.values()
     # A column of "[a, b]" does not contain names, but one of "[other]" does.
     broken = 2 * len(bracketed) > len(texts) and any(
         parsed[i] is None and _IN_LISTS.search(str(cells.values[i])) for i in bracketed
     )
-    if not (lists and 2 * lists > len(texts)) and not (strict and bracketed) and not broken:
+    if not (lists and 2 * lists > len(texts)) and not strict and not broken:
         return list(cells.values)
     for i in bracketed:
         if parsed[i] is None:
             raise InputError(
-                f"{cells.places[i]}: the labels start with [ but are not a JSON list; write them "
-                'as ["one", "two"], with double quotes'
+                f"{cells.places[i]}: the labels start with {first[i]} but are not a JSON list; "
+                'write them as ["one", "two"], with double quotes'
             )
     return [
         value if items is None else items for value, items in zip(cells.values, parsed, strict=True)
