@@ -1,8 +1,10 @@
 """What ``fit`` refuses, of texts and answers in memory."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ownbert import InputError, OwnBertClassifier, OwnBertRegressor
@@ -13,6 +15,7 @@ from ownbert.finetuning.arrays import labels_of, texts_of
     ("X", "y", "said"),
     [
         (["a", "b", "c"], ["x", "y"], "X has 3 texts, but y has 2 values"),
+        (["a", "b"], [], "X has 2 texts, but y has 0 values"),
         ([], [], "X is empty"),
         ("a text", ["x"], "X is a single text"),
         (["a", None], ["x", "y"], r"X\[1\] contains None, which is not a text"),
@@ -61,6 +64,18 @@ def test_a_mapping_of_columns_has_a_text_in_each_row():
     assert texts_of({"text": ["a", "b"], "text_pair": ("c", "d")}) == [("a", "c"), ("b", "d")]
     with pytest.raises(InputError, match="X has a column 'label'"):
         texts_of({"text": ["a", "b"], "label": ["x", "y"]})
+
+
+def test_texts_and_labels_may_be_of_arrow_and_in_lists_of_one():
+    assert texts_of(pa.array(["a", "b"])) == [("a",), ("b",)]
+    assert texts_of(pa.chunked_array([["a"], ["b"]])) == [("a",), ("b",)]
+    assert labels_of([["x"], ["y"]]) == ["x", "y"]
+
+
+def test_weights_are_of_classes_with_equal_values():
+    for classes in ({0.0: "0.0", 1.0: "1.0"}, {False: "false", True: "true"}):
+        weights = OwnBertClassifier(class_weight={0: 1, 1: 2})._weights(classes)
+        assert json.loads(weights) == dict(zip(classes.values(), (1, 2), strict=True))
 
 
 def test_labels_of_pandas_keep_their_type():

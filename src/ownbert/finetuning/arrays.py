@@ -32,7 +32,8 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
             )
         if not hasattr(X, "to_numpy"):  # a datasets.Dataset, a mapping of columns
             X = [row for _, row in table.read(table.names)]
-    X = as_array() if (as_array := getattr(X, "to_numpy", None)) else X
+    as_list = getattr(X, "to_pylist", None) or getattr(X, "to_numpy", None)  # Arrow, pandas
+    X = as_list() if as_list else X
     if isinstance(X, np.ndarray) and X.ndim == 2:
         if X.shape[1] > 2:
             raise InputError(f"X has {X.shape[1]} columns; a text or a pair of texts is needed")
@@ -75,6 +76,8 @@ def labels_of(y: Any) -> Any:
     if y is None:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
+    if isinstance(y, list | tuple) and all(isinstance(one, list) and len(one) == 1 for one in y):
+        y = [one for (one,) in y]
     _require_listed(y)
     # scikit-learn would convert pandas' nullable integers to floats.
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)

@@ -367,6 +367,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         texts = texts_of(X)
         values = column_or_1d(labels_of(y), warn=True)
         names = [name_of(value, f"y[{i}]") for i, value in enumerate(values)]
+        rows = rows_of(texts, names, sample_weight)
         check_classification_targets(values)
         classes, first = np.unique(values, return_index=True)
         if len(classes) < 2:
@@ -374,8 +375,8 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         known = [names[i] for i in first]
         if repeated := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"y has two labels that both become {repeated!r} as text")
-        rows = rows_of(texts, names, sample_weight)
-        self._finetune("classify", rows, classes=values, class_weights=self._weights())
+        weights = self._weights(dict(zip(classes.tolist(), known, strict=True)))
+        self._finetune("classify", rows, classes=values, class_weights=weights)
         self._note_columns(X)
         self.classes_ = classes
         self._columns = [self.task_.labels.index(name) for name in known]
@@ -390,15 +391,19 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         # In sorted order, as scikit-learn's metrics assume, whatever the order of the folder.
         self.classes_, self._columns = np.unique(labels, return_index=True)
 
-    def _weights(self) -> str:
-        """The class weights in the format of a recipe."""
+    def _weights(self, names: Mapping[Any, str]) -> str:
+        """The class weights in the format of a recipe, for classes with ``names``: equal values are
+        the same class, as in scikit-learn (1 is 1.0)."""
         if self.class_weights is not None and self.class_weight is not None:
             raise InputError("class_weight and class_weights are both set; use one of them")
         given = self.class_weights if self.class_weight is None else self.class_weight
         if not isinstance(given, Mapping):
             return given or "equal"  # the meaning of None in scikit-learn
-        pairs = ((name_of(label, "class_weights"), weight) for label, weight in given.items())
-        return json.dumps({name: _plain(weight) for name, weight in pairs})
+        pairs = [
+            (names.get(label) or name_of(label, "class_weights"), _plain(weight))
+            for label, weight in given.items()
+        ]
+        return json.dumps(dict(pairs))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (texts, C), in the order of ``classes_``."""
