@@ -101,6 +101,7 @@ READINGS: Sequence[tuple[str, Sequence[Any], str, Sequence[Any]]] = (
     ("one in brackets", ["[other]", "b"] * 15, "classify", ["[other]", "b"]),
     ("a comma inside", ["Smith, J", "Doe, A"] * 15, "classify", ["Smith, J", "Doe, A"]),
     ("truth values", [True, False] * 15, "classify", ["true", "false"]),
+    ("dates", [f"{y}-01-01 00:00:00" for y in (20, 21)] * 15, "classify", ["20-01-01", "21-01-01"]),
     ("numbers", [0, 1, 2] * 10, "classify", ["0", "1", "2"]),
     ("whole floats", [0.0, 1.0, 2.0] * 10, "classify", ["0", "1", "2"]),
     ("dashes", ["--1", "-", "-2"] * 10, "classify", ["--1", "-", "-2"]),
@@ -189,6 +190,10 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
     assert [row.target for row in rows[:2]] == [("red",), ("red", "green")]
     with pytest.raises(InputError, match="label_names has 3 names, but the label vectors"):
         read(path, label_names="a,b,c")
+    for labels in ([1, 0] * 10, [["x", "y"], ["x"]] * 10):
+        path = as_jsonl({"text": texts(20), "label": labels}, tmp_path / "t.jsonl")
+        with pytest.raises(InputError, match="names the elements .* 'label' has other labels"):
+            read(path, label_names="a,b")
 
 
 @pytest.mark.parametrize(

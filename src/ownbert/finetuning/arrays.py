@@ -76,7 +76,7 @@ def labels_of(y: Any) -> Any:
     if y is None:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
-    if isinstance(y, list | tuple) and all(isinstance(one, list) and len(one) == 1 for one in y):
+    if _is_list_of_ones(y):
         y = [one for (one,) in y]
     _require_listed(y)
     # scikit-learn would convert pandas' nullable integers to floats.
@@ -107,6 +107,10 @@ def _of_one_hot(y: Any) -> np.ndarray | None:
     if bits.ndim != 2 or bits.shape[1] < 2 or bits.dtype.kind not in "biuf":
         return None
     return bits.argmax(1) if np.isin(bits, (0, 1)).all() and (bits.sum(1) == 1).all() else None
+
+
+def _is_list_of_ones(y: Any) -> bool:
+    return isinstance(y, list) and all(isinstance(one, list) and len(one) == 1 for one in y)
 
 
 def name_of(label: Any, where: str) -> str:

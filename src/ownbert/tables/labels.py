@@ -31,6 +31,7 @@ _FEW_NUMBERS = 2
 _FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
 # Maximum characters of a list represented as text.
 _LONGEST_LIST = 1 << 20
+_MIDNIGHT = " 00:00:00"
 _TRUTH = {"true": "true", "false": "false"}
 # An identifier such as 001, unlike a number.
 _CODE = re.compile(r"0\d+", re.ASCII)
@@ -125,8 +126,10 @@ def single_labels(
     """
     cells.refuse_missing(training=not known)
     values, note = _as_lists(cells), ""
+    size = _vector_size(values, cells.places)
+    _refuse_unused(names, size, cells, known)
     if any(isinstance(value, list) for value in values):
-        if size := _vector_size(values, cells.places):
+        if size:
             values, note = (
                 _of_one_hot(cells, values, _vector_names(size, names)),
                 _vector_message("one-hot", size),
@@ -157,7 +160,9 @@ def label_sets(
         if value is None or (isinstance(value, float) and value != value):
             raise InputError(f"{place}: the labels are missing or null; write [] for no labels")
     values, note = _as_lists(cells, strict=True), ""
-    if size := _vector_size(values, cells.places):
+    size = _vector_size(values, cells.places)
+    _refuse_unused(names, size, cells, known)
+    if size:
         vector_names, note = _vector_names(size, names), _vector_message("multi-hot", size)
         values = [[n for n, on in zip(vector_names, v, strict=True) if _is_on(on)] for v in values]
     texts = [v for v in values if isinstance(v, str)]
@@ -527,6 +532,17 @@ def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     return names or [f"label_{i}" for i in range(size)]
 
 
+def _refuse_unused(
+    names: Sequence[str], size: int, cells: LabelCells, known: Collection[str]
+) -> None:
+    """Refuse names of vector elements for training rows whose labels are no vectors."""
+    if names and not size and not known:
+        raise InputError(
+            f"--label-names names the elements of vectors of 0 and 1, but {cells.column!r} has "
+            "other labels"
+        )
+
+
 def _vector_message(kind: str, size: int) -> str:
     return f"the labels are {kind} vectors of {size}; --label-names names their elements"
 
@@ -569,6 +585,8 @@ def _as_names(values: Sequence[Any], cells: LabelCells, known: Collection[str] =
 def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
     if texts and all(text.lower() in _TRUTH for text in texts):
         return [_TRUTH[text.lower()] for text in texts]
+    if texts and all(text.endswith(_MIDNIGHT) for text in texts):  # as pandas writes dates to csv
+        return [text.removesuffix(_MIDNIGHT) for text in texts]
     if any(
         text.endswith(".0") or isinstance(v, float) for text, v in zip(texts, values, strict=True)
     ):
