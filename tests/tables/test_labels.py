@@ -192,7 +192,7 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
         read(path, label_names="a,b,c")
     for labels in ([1, 0] * 10, [["x", "y"], ["x"]] * 10):
         path = as_jsonl({"text": texts(20), "label": labels}, tmp_path / "t.jsonl")
-        with pytest.raises(InputError, match="names the elements .* 'label' has other labels"):
+        with pytest.raises(InputError, match=r"names the elements .* 'label' has other labels"):
             read(path, label_names="a,b")
 
 
@@ -445,6 +445,18 @@ def test_a_matrix_of_labels_may_be_sparse_or_a_frame(form: str):
     assert [row.target for row in rows][:2] == [("label_0", "label_11"), ("label_1",)]
     task.learn(rows, "")
     assert task.labels == tuple(f"label_{i}" for i in range(12))
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "answer", "choose"])
+def test_a_missing_id_is_blank(name: str):
+    texts = {"text": "a b", "question": "a", "context": "b", "choices": ["a", "b"]}
+    data = table_of([{"id": 1, **texts}, {"id": None, **texts}])
+    for columns, ids in (
+        (ColumnNames(), [{"id": 1}, {"id": ""}]),
+        (ColumnNames(id="id"), [{"id": 1}, {"id": None}]),
+    ):
+        task = task_class(name)(columns=columns)
+        assert [task.identity(row) for row in task.stream(data)] == ids
 
 
 def test_names_of_places_may_have_commas():

@@ -286,6 +286,11 @@ def test_what_is_no_number_is_refused(tmp_path: Path, name: str, text: str, mess
         read(tmp_path, text, name)
 
 
+def test_lists_of_one_number_are_numbers(tmp_path: Path):
+    rows = '{"text": "x", "score": [1.5]}\n{"text": "y", "score": [2]}\n'
+    assert read(tmp_path, rows, "t.jsonl") == ([(1.5,), (2.0,)], ("score",))
+
+
 @pytest.mark.parametrize("cell", ["", "  ", "NA", "nan", "<NA>", "null", "None", "n/a", "?", "-"])
 def test_rows_without_a_number_are_refused_with_their_count(tmp_path: Path, cell: str):
     state = f"missing: '{cell}'" if cell.strip() else "empty"

@@ -490,8 +490,14 @@ def read_numbered_texts(path: Source, given: ColumnNames) -> Iterator[tuple[int,
     return at_least_one(rows, path)
 
 
-def id_value(value: Any) -> Any:
-    """An id in a form for output files: a JSON value, or else text (dates, UUIDs)."""
+def id_value(value: Any, *, named: bool = True) -> Any:
+    """An id in a form for output files: a JSON value, or else text (dates, UUIDs).
+
+    If the user has not ``named`` the column, a missing id is blank, as in csv: only rows of tables
+    without ids are identified by their texts.
+    """
+    if value is None and not named:
+        return ""
     if value is None or isinstance(value, str | int | float):
         return value
     try:

@@ -171,11 +171,11 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
             if row["label"] is None:
                 raise InputError(f"{where}: {found['label']!r} is missing or null")
             answers = _gold_answers(row["label"], row.get("start"), context, where)
-        name = row.get("id")
+        named = given is not None and given.id is not None
         yield Question(
             line,
             where,
-            id_value(name),
+            id_value(row["id"], named=named) if "id" in row else None,
             as_text(row["text"], found["text"], where),
             context,
             answers,

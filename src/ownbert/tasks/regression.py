@@ -224,6 +224,8 @@ def _correlation(one: np.ndarray, two: np.ndarray) -> float:
 
 def _number(value: Any, column: str, where: str) -> float:
     """Parse a cell as a finite number; raise ``InputError`` with advice otherwise."""
+    if isinstance(value, list) and len(value) == 1:  # a column of an array or a DataFrame
+        value = value[0]
     if isinstance(value, str):
         value = value.strip()
     try:

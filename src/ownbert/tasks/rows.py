@@ -114,7 +114,7 @@ def read_table(
     for line, values in at_least_one(read_values(path, names), path):
         where = place(path, line)
         row_texts = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
-        row_id = id_value(values[end]) if ids else None
+        row_id = id_value(values[end], named=id is not None) if ids else None
         words = len(row_texts[0].split())
         tags = read_features(values[start:end], features, words, where)
         yield TableRow(line, where, row_texts, values[len(texts) : start], row_id, tags)

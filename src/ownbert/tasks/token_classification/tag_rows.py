@@ -192,4 +192,5 @@ def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
             row = split_text(line, text, chinese=chinese and not names)
         features = read_features(cells[: len(names)], names, len(row.texts), where)
         row = replace(row, features=features) if names else row
-        yield replace(row, id=id_value(cells[-1])) if ids else row
+        named = given.id is not None
+        yield replace(row, id=id_value(cells[-1], named=named)) if ids else row
