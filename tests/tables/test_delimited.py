@@ -45,6 +45,19 @@ def test_any_separator_may_be_named(tmp_path: Path):
         columns(saved(tmp_path, "a.csv", "sep=;\n\n"))
 
 
+def test_separators_and_line_breaks_in_names_of_columns(tmp_path: Path):
+    path = saved(tmp_path, "a.csv", '"text\n(a, b)";"label"\n"a";"x"\n')
+    assert columns(path) == ["text\n(a, b)", "label"]
+    assert rows(path) == [(3, ("a", "x"))]
+    path = saved(tmp_path, "a.csv", 'label;"text (a, b)"\r\n1;c, d\r\n')
+    assert rows(path) == [(2, ("1", "c, d"))]
+    assert columns(saved(tmp_path, "a.csv", '"a\nb, c"\n"d"\n')) == ["a\nb, c"]
+    assert columns(saved(tmp_path, "a.csv", '5" wide, 6" high;x\n1;2\n')) == [
+        '5" wide',
+        '6" high;x',
+    ]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_vertical_bars(tmp_path: Path, name: str):
     path = saved(tmp_path, name, 'text|label\na, b; c|1\n"d|e"|2\n')

@@ -4,6 +4,7 @@ import csv
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from ownbert.exceptions import InputError, warn_of_input
@@ -18,6 +19,10 @@ _MOST_LINES = 10_000
 NO_DELIMITER = "\x1f"
 # First line of Excel files that names the separator.
 _SEPARATOR_LINE = re.compile(r'"?sep=(\t|[^\w\s"])"?[\t,;]*', re.IGNORECASE)
+# Maximum number of lines after the first that a column name has.
+_MOST_NAME_LINES = 10
+# A quoted name in a header.
+_QUOTED_NAME = re.compile(r'(?:^|(?<=[\t,;|]))"(?:[^"]|"")*"(?=\s*(?:[\t,;|]|$))')
 # Placeholder for an escaped quote while the csv module reads a row: a noncharacter code point.
 _ESCAPED_QUOTE = "\ufdd0"
 
@@ -27,9 +32,11 @@ _Row = tuple[int, list[str]]
 
 
 def sniff_delimiter(header: str) -> str:
-    """The first of tab, comma, semicolon and vertical bar that occurs in ``header``, or
-    ``NO_DELIMITER``."""
-    return next((mark for mark in "\t,;|" if mark in header), NO_DELIMITER)
+    """The first of tab, comma, semicolon and vertical bar that occurs in ``header``, outside of
+    quoted names if possible, or ``NO_DELIMITER``."""
+    marks = [mark for mark in "\t,;|" if mark in header]
+    unquoted = _QUOTED_NAME.sub("", header) if len(marks) > 1 else header
+    return next((mark for mark in marks if mark in unquoted), (marks or [NO_DELIMITER])[0])
 
 
 def read_header(path: Path) -> list[str]:
@@ -97,7 +104,15 @@ def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
             return
     else:
         delimiter = sniff_delimiter(first[1])
-    lines.give_back([first])
+    header = [first]
+    if delimiter == NO_DELIMITER and first[1].startswith('"') and first[1].count('"') % 2:
+        for line in islice(lines, _MOST_NAME_LINES):  # a name with line breaks, as in spreadsheets
+            header.append(line)
+            if line[1].count('"') % 2:
+                break
+        names = "\n".join(line for _, line in header)
+        delimiter = sniff_delimiter(_QUOTED_NAME.sub("", names))
+    lines.give_back(header)
     csv_name = path.name.lower().removesuffix(".gz").endswith(".csv")
     if delimiter == "\t" or (delimiter == NO_DELIMITER and not csv_name):
         yield from _line_rows(lines, delimiter)
