@@ -447,6 +447,19 @@ def test_a_matrix_of_labels_may_be_sparse_or_a_frame(form: str):
     assert task.labels == tuple(f"label_{i}" for i in range(12))
 
 
+def test_known_labels_with_commas_are_not_split():
+    task = task_class("multilabel")(labels=("Smith, J", "Doe"))
+    rows = task.read(table_of({"text": texts(2), "label": ["Smith, J", "Doe,Doe"]}))
+    assert [row.target for row in rows] == [("Smith, J",), ("Doe",)]
+
+
+def test_nan_in_json_is_missing_as_in_frames(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"text": NaN, "label": 1}\n')
+    with pytest.raises(InputError, match="line 1: 'text' is missing or null"):
+        task_class("classify")().read(path)
+
+
 @pytest.mark.parametrize("name", ["classify", "tag", "answer", "choose"])
 def test_a_missing_id_is_blank(name: str):
     texts = {"text": "a b", "question": "a", "context": "b", "choices": ["a", "b"]}

@@ -178,7 +178,8 @@ def label_sets(
         if isinstance(value, list) and any(isinstance(part, list) for part in value):
             raise InputError(f"{place}: a list of labels must not contain further lists")
         if isinstance(value, str):
-            parts.append([value] if separator is None else value.split(separator))
+            one = separator is None or value.strip() in known
+            parts.append([value] if one else value.split(separator))
         else:
             parts.append(value if isinstance(value, list) else [value])
     for labels, place in zip(parts, cells.places, strict=True):

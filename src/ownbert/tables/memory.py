@@ -27,6 +27,8 @@ _FORMS = (
     "(texts, labels), or a list of (text, label)"
 )
 
+# NaN, which Python writes for missing values, is null, as in DataFrames.
+_JSON = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
 # Types of single values that are converted to text.
 SCALARS = (date, time, timedelta, Decimal, UUID)
 
@@ -202,7 +204,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         InputError: the line is not an object; with ``where``.
     """
     try:
-        value = json.loads(line)
+        value = _JSON.decode(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
         raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
