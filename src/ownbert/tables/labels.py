@@ -127,7 +127,8 @@ def single_labels(
     cells.refuse_missing(training=not known)
     values, note = _as_lists(cells), ""
     size = _vector_size(values, cells.places)
-    _refuse_unused(names, size, cells, known)
+    if names and not size and not known:
+        note = _names_message(cells.column)
     if any(isinstance(value, list) for value in values):
         if size:
             values, note = (
@@ -161,7 +162,8 @@ def label_sets(
             raise InputError(f"{place}: the labels are missing or null; write [] for no labels")
     values, note = _as_lists(cells, strict=True), ""
     size = _vector_size(values, cells.places)
-    _refuse_unused(names, size, cells, known)
+    if names and not size and not known:
+        note = _names_message(cells.column)
     if size:
         vector_names, note = _vector_names(size, names), _vector_message("multi-hot", size)
         values = [[n for n, on in zip(vector_names, v, strict=True) if _is_on(on)] for v in values]
@@ -533,19 +535,12 @@ def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     return names or [f"label_{i}" for i in range(size)]
 
 
-def _refuse_unused(
-    names: Sequence[str], size: int, cells: LabelCells, known: Collection[str]
-) -> None:
-    """Refuse names of vector elements for training rows whose labels are no vectors."""
-    if names and not size and not known:
-        raise InputError(
-            f"--label-names names the elements of vectors of 0 and 1, but {cells.column!r} has "
-            "other labels"
-        )
-
-
 def _vector_message(kind: str, size: int) -> str:
     return f"the labels are {kind} vectors of {size}; --label-names names their elements"
+
+
+def _names_message(column: str) -> str:
+    return f"--label-names is not used: {column!r} has no vectors of 0 and 1"
 
 
 def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) -> list[str]:
