@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ownbert import Embedder, InputError, Predictor
+from ownbert import Embedder, InputError, Predictor, build_index, topics
 from ownbert.exceptions import InputWarning
 from ownbert.inference.embedding.vector_files import embed
 from support.tiny import made
@@ -191,6 +191,24 @@ def test_fewer_numbers(plain: Path):
     with ours.truncate_sentence_embeddings(2):
         assert ours.encode("a").shape == (2,)
     assert ours.encode("a").shape == (5,)
+    with pytest.raises(InputError, match="truncate_dim is 0"):
+        ours.encode("a", truncate_dim=0)
+
+
+def test_a_folder_may_have_fewer_numbers(plain: Path, tmp_path: Path):
+    Embedder(plain, truncate_dim=3).save(tmp_path / "model")
+    ours, theirs = both(tmp_path / "model")
+    alike(ours.encode(TEXTS), theirs.encode(TEXTS))
+    theirs.save(str(tmp_path / "saved"))
+    assert Embedder(tmp_path / "saved").encode("a").shape == (3,)
+    pair = ["a b", "c d"]
+    one, two = ours.encode(pair, normalize_embeddings=True)
+    cosine = Predictor(tmp_path / "model").predict([pair]).item()
+    assert cosine == pytest.approx(float(one @ two), abs=1e-5)
+    assert embed(tmp_path / "model", TEXTS).shape == (5, 3)
+    assert build_index(tmp_path / "model", TEXTS, tmp_path / "index").search("a b")
+    words = ["a b", "c d", "a b c", "d c"]
+    assert sum(each.size for each in topics(ours, words, count=2).topics) == 4
 
 
 def test_what_was_set_is_saved(plain: Path, tmp_path: Path):

@@ -244,7 +244,7 @@ class ModelRequest:
         """Vectors (N, D) of sequences of ids, truncated to ``dimensions``."""
         embedder = self.model.embedder
         assert embedder is not None
-        size = embedder.size
+        size = embedder.get_sentence_embedding_dimension()
         if dimensions is not None and not 1 <= dimensions <= size:
             raise bad_field(
                 f"dimensions is {dimensions}; it must be from 1 to {size}", "dimensions"
@@ -252,8 +252,9 @@ class ModelRequest:
         self.service.require_room(len(items.items) * (dimensions or size))
         unit = embedder.embedding_config.normalize if normalize is None else normalize
         found = await self.compute(embedder.encode_ids, items, normalize=unit)
-        vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
-        return shortened(vectors, dimensions, unit=normalize is not False)
+        vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), embedder.size)
+        unit = bool(normalize) if dimensions is None else normalize is not False
+        return shortened(vectors, dimensions or embedder.truncate_dim, unit=unit)
 
     async def similarities(self, source: str, texts: Sequence[str], **options: Any) -> list[float]:
         """The cosine similarities of a text with several; for ``options`` see ``embed``."""

@@ -160,7 +160,7 @@ def duplicates(
         else:
             opened = RowVectors(model, columns_given, Compute(device, None), say=say)
             embedder = opened.embedder
-            rows = kept_rows("vectors", embedder.size, "<f4", opened.depends_on())
+            rows = kept_rows("vectors", opened.size, "<f4", opened.depends_on())
             vectors = vectors_of(rows, embedder, corpus.records(), None)
             kept, similarity = by_vectors(exact, vectors, order, threshold, fixed=fixed)
             say_each(opened.warnings(), say)

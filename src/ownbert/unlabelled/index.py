@@ -109,7 +109,7 @@ def build_index(
         opened = RowVectors(folder, columns, compute, max_length, say=say)
         embedder, identity = opened.embedder, made_for(sources_of(inputs), opened.depends_on())
         opened_rows = number_rows(
-            target, target, "vectors", embedder.size, "<f4", identity, resume=resume
+            target, target, "vectors", opened.size, "<f4", identity, resume=resume
         )
         with opened_rows as rows, complete_folder(target) as new:
             counts = new / "counts"

@@ -129,9 +129,8 @@ def topics(
                     write([(None, text) for _, text in block])
                     dates.add([date for date, _ in block])
 
-        rows = number_rows(
-            output or html, work, "vectors", embedder.size, "<f4", identity, resume=resume
-        )
+        size = embedder.get_sentence_embedding_dimension()
+        rows = number_rows(output or html, work, "vectors", size, "<f4", identity, resume=resume)
         vectors = vectors_of(stack.enter_context(rows), embedder, read(), progress)
         kept = RowFile(work / "rows.arrow")
         of_text, similarity = _clusters(vectors, count, seed)

@@ -92,7 +92,8 @@ class Embedder:
         default_prompt_name: prompt for texts without one; by default as in the folder.
         similarity_fn_name: cosine, dot, euclidean or manhattan; by default as in the folder, or
             cosine.
-        truncate_dim: number of leading dimensions of each vector to keep.
+        truncate_dim: number of leading dimensions of each vector to keep; by default as in the
+            folder.
 
     Attributes:
         engine: name of the engine in use.
@@ -138,7 +139,7 @@ class Embedder:
         self.default_prompt_name = default_prompt_name or folder_config.default_prompt_name
         self._prompt()  # reject an unknown prompt early
         self.similarity_fn_name = similarity_fn_name or folder_config.similarity or COSINE
-        self.truncate_dim = truncate_dim
+        self.truncate_dim = folder_config.truncate_dim if truncate_dim is None else truncate_dim
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
         self.model_card_data = Evaluations()
@@ -237,7 +238,7 @@ class Embedder:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Copy the folder's files needed for inference, and write the current settings: prompts,
-        similarity and truncation.
+        similarity, vector size and maximum length.
 
         Raises:
             InputError: the target is the folder itself, or a link points outside the folder.
@@ -253,6 +254,7 @@ class Embedder:
             if similarity_name != COSINE or folder_config.similarity
             else None,
             max_length=self.max_length if own_length else folder_config.max_length,
+            truncate_dim=self.truncate_dim,
         )
         if self.prompts != {**_PROMPTS, **folder_config.prompts}:
             changed = replace(changed, prompts=self.prompts)
@@ -333,7 +335,7 @@ class Embedder:
             "precision": None if form else precision,
             "batch_tokens": batch_tokens,
             "batch_size": batch_size,
-            "truncate_dim": truncate_dim or self.truncate_dim,
+            "truncate_dim": self.truncate_dim if truncate_dim is None else truncate_dim,
         }
         self._refuse(**options)
         prompt = self._prompt(prompt, prompt_name)

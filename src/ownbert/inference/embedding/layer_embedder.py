@@ -37,6 +37,7 @@ class LayerEmbedder(Embedder):
 
     def __init__(self, folder: Any) -> None:
         super().__init__(folder, engine="torch")
+        self.truncate_dim = None
         self.layers = 1 + sum(ends for _, ends in self.model.encoder.schedule())
 
     def _packed(self, description: Description) -> LayerEncoder:

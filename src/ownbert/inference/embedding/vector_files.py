@@ -105,7 +105,7 @@ def embed(
         result = vectors[0] if single else vectors
     else:
         with atomic_path(output) as temporary:
-            ending, size = output.suffix.lower(), rows.embedder.size
+            ending, size = output.suffix.lower(), rows.size
             result = write_blocks(temporary, ending, embedded, size, id_column)
         if dealt is not None:
             dealt.write_manifest(output, rows.depends_on())
@@ -160,9 +160,14 @@ class RowVectors:
             yield block, self.embedder.encode([text for _, text in block], **options)
             done += len(block)
 
+    @property
+    def size(self) -> int:
+        """The size of the vectors."""
+        return self.embedder.get_sentence_embedding_dimension()
+
     def joined(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
         """The concatenated vectors (N, D) of all blocks, possibly none."""
-        return np.concatenate([np.empty((0, self.embedder.size), np.float32), *blocks])
+        return np.concatenate([np.empty((0, self.size), np.float32), *blocks])
 
     def refuse_kind(self, kind: str) -> None:
         """Accept every kind of file."""

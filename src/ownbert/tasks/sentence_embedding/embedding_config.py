@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ownbert import limits
 from ownbert.checks import dict_of, either, list_of, maybe, record, text, truth, whole
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
@@ -27,6 +28,7 @@ _PROMPTS_KEYS = record(
         "prompts": maybe(dict_of(text)),
         "default_prompt_name": maybe(text),
         "similarity_fn_name": maybe(text),
+        "truncate_dim": maybe(whole(1, limits.WIDTH)),
     }
 )
 
@@ -44,6 +46,7 @@ class EmbeddingConfig:
         similarity: name of the similarity function, if the folder has one.
         lowercase: whether texts are lower-cased.
         pools_prompt: whether the pooling includes the tokens of the prompt.
+        truncate_dim: number of leading dimensions of each vector to keep.
     """
 
     pooling: str = "mean"
@@ -54,6 +57,7 @@ class EmbeddingConfig:
     similarity: str | None = None
     lowercase: bool = False
     pools_prompt: bool = True
+    truncate_dim: int | None = None
 
     @property
     def prompt(self) -> str:
@@ -92,22 +96,23 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
             normalize = True
         else:
             raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
-    limits = read_json(_inner(folder) / _INPUT, missing={}, check=_INPUT_KEYS)
+    lengths = read_json(_inner(folder) / _INPUT, missing={}, check=_INPUT_KEYS)
     prompts = read_json(folder / _PROMPTS, missing={}, check=_PROMPTS_KEYS)
     return EmbeddingConfig(
         pooling=pooling,
         normalize=normalize,
-        max_length=limits.get("max_seq_length"),
+        max_length=lengths.get("max_seq_length"),
         prompts=prompts.get("prompts") or {},
         default_prompt_name=prompts.get("default_prompt_name"),
         similarity=prompts.get("similarity_fn_name"),
-        lowercase=bool(limits.get("do_lower_case")),
+        lowercase=bool(lengths.get("do_lower_case")),
         pools_prompt=pools_prompt,
+        truncate_dim=prompts.get("truncate_dim"),
     )
 
 
 def write_changes(folder: Path, config: EmbeddingConfig) -> None:
-    """Write changed prompts, similarity and maximum length into ``folder``.
+    """Write changed prompts, similarity, vector size and maximum length into ``folder``.
 
     Args:
         folder: copy of the folder that the config was read from.
@@ -118,6 +123,8 @@ def write_changes(folder: Path, config: EmbeddingConfig) -> None:
     if settings != (old.prompts, old.default_prompt_name, old.similarity):
         names = ("prompts", "default_prompt_name", "similarity_fn_name")
         _update(folder / _PROMPTS, dict(zip(names, settings, strict=True)))
+    if config.truncate_dim != old.truncate_dim:
+        _update(folder / _PROMPTS, {"truncate_dim": config.truncate_dim})
     if config.max_length != old.max_length:
         _update(_inner(folder) / _INPUT, {"max_seq_length": config.max_length})
 

@@ -272,6 +272,7 @@ class EmbeddingTask(Task):
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
+        logits = logits[..., : self.config.truncate_dim]
         unit = logits / np.maximum(np.linalg.norm(logits, axis=-1, keepdims=True), 1e-12)
         return list(unit.reshape(len(examples), -1, logits.shape[-1])[:, :2])
 
