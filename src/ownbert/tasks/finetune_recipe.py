@@ -40,7 +40,7 @@ class TaskSettings(CheckedSettings, name="task"):
             "choose": {"shown": "the family's"},
             "embed": {
                 "help": "Pooling of token vectors into a text vector: mean, max or first.",
-                "shown": "mean",
+                "shown": "as configured for sentence-transformers, else mean",
             },
         },
     )

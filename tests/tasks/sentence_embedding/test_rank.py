@@ -18,7 +18,7 @@ from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.finetune_recipe import TaskSettings
+from ownbert.tasks.finetune_recipe import FinetuneModel, TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
@@ -216,6 +216,22 @@ def test_pairs_follow_what_an_embedder_has_saved(ranker: Path, tmp_path: Path):
     one, two = embedder.encode(list(pair), normalize=True)
     cosine = float(one @ two)
     assert Predictor(tmp_path / "copy").predict([pair]).item() == pytest.approx(cosine, abs=1e-5)
+
+
+def test_pooling_is_that_of_the_folder(ranker: Path, files: Path, tmp_path: Path):
+    Embedder(ranker).save(tmp_path / "first")
+    path = tmp_path / "first/1_Pooling/config.json"
+    path.write_text('{"pooling_mode_cls_token": true}')
+    data = {"train": files / "dev_pairs.csv", "dev": files / "dev_pairs.csv", "epochs": 1}
+    tune(tmp_path / "first", files, "pairs", tmp_path / "out", **data)
+    assert Embedder(tmp_path / "out").embedding_config.pooling == "first"
+    pair = ("red1 w1 w2", "red3 w16")
+    one, two = Embedder(tmp_path / "out").encode(list(pair))
+    cosine = Predictor(tmp_path / "out").predict([pair]).item()
+    assert cosine == pytest.approx(float(one @ two), abs=1e-5)
+    task = EmbeddingTask(TaskSettings(name="embed", pooling="max"))
+    task.describe_base(FinetuneModel(folder=str(tmp_path / "first")))
+    assert task.pooling == "max"
 
 
 def test_scores_that_are_all_the_same_and_rows_of_two_kinds(

@@ -14,14 +14,19 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
+from ownbert.hub import model_folder
 from ownbert.tables.columns import LABEL_NAMES, find_columns
 from ownbert.tables.tables import Source, kind_of
-from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
-from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, EmbeddingConfig
+from ownbert.tasks.sentence_embedding.embedding_config import (
+    POOLINGS,
+    EmbeddingConfig,
+    read_pooling,
+)
 from ownbert.tasks.sentence_embedding.made_pairs import (
     LINES,
     TWICE,
@@ -202,6 +207,13 @@ class EmbeddingTask(Task):
         builder.max_length = min((n for n in limits if n is not None), default=builder.max_length)
         return builder
 
+    def describe_base(self, model: FinetuneModel) -> Description | None:
+        description = super().describe_base(model)
+        pooling = self.settings.pooling or read_pooling(model_folder(model.folder))
+        self.pooling = pooling or self.pooling
+        self.settings = replace(self.settings, pooling=pooling)
+        return description
+
     def head_spec(self, description: Description) -> HeadSpec:
         return HeadSpec(self.head, pooling=self.pooling)
 
@@ -210,6 +222,7 @@ class EmbeddingTask(Task):
 
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         recipe = super().complete_recipe(recipe, builder)
+        recipe = replace(recipe, task=replace(recipe.task, pooling=self.settings.pooling))
         if self.made is None:
             return recipe
         if not recipe.model.dropout and {*self.made.texts} == {TWICE}:
