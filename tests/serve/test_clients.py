@@ -3,6 +3,7 @@
 import base64
 import importlib
 import io
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,11 @@ def test_ids_of_tokens_are_embedded(server: Served, folders: dict[str, Path]):
 
 def test_health_and_the_list_of_paths(server: Served):
     assert server.get("/ping")[0] == 200
+    for path in ("/health", "/"):  # as load balancers and curl -I ask
+        with urllib.request.urlopen(urllib.request.Request(server.url + path, method="HEAD")) as at:
+            assert (at.status, at.read()) == (200, b"")
+    assert server.get("/embed")[0] == 405
+    assert server.get("/embed")[2]["allow"] == "POST"
     status, page, _ = server.get("/docs")
     assert status == 200
     assert "/embed_all" in str(page)
@@ -342,6 +348,12 @@ def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
     assert ranked[0]["score"] >= ranked[1]["score"]
     inputs = {"source_sentence": "a", "sentences": ["a"]}
     assert server.post("/similarity?model=vectors", {"inputs": inputs})[1] == [pytest.approx(1)]
+    status, error, _ = server.post(
+        "/embed?model=vectors", {"inputs": "a", "truncation_direction": "Left"}
+    )
+    assert (status, "truncation_direction" in error["error"]) == (422, True)
+    known = {"inputs": "red1", "parameters": {"truncation": True}}
+    assert server.post("/models/topics", known)[0] == 200
     for path, body in (
         ("/embed", {"inputs": []}),
         ("/rerank", {"query": "a", "texts": []}),

@@ -116,7 +116,9 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     refusal = Refusal(
         error.status_code, f"{request.scope['path']}: {error.detail}", code or "refused"
     )
-    return await _refused(request, refusal)
+    response = await _refused(request, refusal)
+    response.headers.update(error.headers or {})  # Allow
+    return response
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

@@ -77,6 +77,8 @@ class Gate:
             await self.app(scope, receive, send)
             return
         request = Request(scope)
+        if scope["method"] == "HEAD":  # as GET; uvicorn leaves out the body
+            scope = {**scope, "method": "GET"}
         began, status = time.monotonic(), 500
         given = request.headers.get("x-request-id", "")
         valid = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()

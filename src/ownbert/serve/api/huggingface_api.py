@@ -26,7 +26,7 @@ from ownbert.tasks.task import ranked
 _TOP_WORDS = 5
 # Parameters that clients may send; some depend on training and have no effect here.
 _PARAMETERS = {
-    "text-classification": ("top_k", "function_to_apply"),
+    "text-classification": ("top_k", "function_to_apply", "truncation"),
     "token-classification": ("aggregation_strategy", "ignore_labels", "stride"),
     "question-answering": (
         *("top_k", "doc_stride", "max_answer_len", "max_seq_len", "max_question_len"),

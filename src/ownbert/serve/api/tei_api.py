@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -23,32 +23,36 @@ from ownbert.text.tokenizer import Tokenizer
 _TOGETHER = 500
 
 
-class EmbedRequest(BaseModel):
+class Truncation(BaseModel):
+    """Whether long texts are truncated, which is always at the end."""
+
+    truncate: bool = True
+    truncation_direction: Literal["Right", "right"] | None = None
+
+
+class EmbedRequest(Truncation):
     """The body of ``/embed`` and ``/embed_all``."""
 
     inputs: Any
     normalize: bool = True
-    truncate: bool = True
     prompt_name: str | None = None
     dimensions: int | None = Field(None, ge=1)
 
 
-class PredictRequest(BaseModel):
+class PredictRequest(Truncation):
     """The body of ``/predict``: a text, a pair, or a list of lists with one or two texts."""
 
     inputs: str | Several[str] | Several[Several[str]]
     raw_scores: bool = False
-    truncate: bool = True
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(Truncation):
     """The body of ``/rerank``."""
 
     query: str
     texts: Several[str] = Field(min_length=1)
     raw_scores: bool = False
     return_text: bool = False
-    truncate: bool = True
 
 
 class TokenizeRequest(BaseModel):
@@ -72,11 +76,10 @@ class SimilarityInputs(BaseModel):
     sentences: Several[str] = Field(min_length=1)
 
 
-class SimilarityParameters(BaseModel):
+class SimilarityParameters(Truncation):
     """How the texts are encoded."""
 
     prompt_name: str | None = None
-    truncate: bool = True
 
 
 class SimilarityRequest(BaseModel):
