@@ -54,10 +54,12 @@ def folders(
     for name, (head, config) in heads.items():
         made(base / name, head)
         change_config(base / name, **config)
+    made(base / "reranker", "classification", labels=("LABEL_0",))
+    change_config(base / "reranker", problem_type=...)
     made(base / "vectors")
     made(base / "long", max_position_embeddings=1100)
     ownbert.build_index(pretrained, FOUND, base / "index")
-    found = {name: base / name for name in (*heads, "vectors", "long", "index")}
+    found = {name: base / name for name in (*heads, "reranker", "vectors", "long", "index")}
     found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
     found["org/vectors"] = found["vectors"]
     (base / "translations").mkdir()
@@ -364,6 +366,19 @@ def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
         ("/v1/rank", {"query": "a", "texts": [], "model": "vectors"}),
     ):
         assert server.post(f"{path}?model=vectors", body)[0] == 422
+
+
+def test_a_reranker_of_the_hub(server: Served, folders: dict[str, Path]):
+    predictor = Predictor(folders["reranker"])
+    single, pair = predictor(["a b"])[0]["score"], predictor([("a b", "c")])[0]["score"]
+    assert predictor([{"text": "a b", "text_pair": "c"}])[0]["score"] == pair != single
+    body = {"query": "a b", "texts": ["c"]}
+    for raw, expected in ((False, 1 / (1 + np.exp(-pair))), (True, pair)):
+        (found,) = server.post("/rerank?model=reranker", body | {"raw_scores": raw})[1]
+        assert found["score"] == pytest.approx(expected, abs=1e-5)
+    for inputs, expected in (("a b", single), (["a b", "c"], pair)):
+        (label,) = server.post("/predict?model=reranker", {"inputs": inputs})[1]
+        assert label["score"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_long_texts_are_refused_without_truncate(server: Served):

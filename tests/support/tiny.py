@@ -33,9 +33,11 @@ NAMES_OF_A_MODEL = {
 }
 
 
-def made(folder: Path, *heads: str | HeadSpec, seed: int = 0, **config: Any) -> Model:
+def made(
+    folder: Path, *heads: str | HeadSpec, seed: int = 0, labels: Any = LABELS, **config: Any
+) -> Model:
     torch.manual_seed(seed)
-    model = Model(replace(CONFIG, **config), heads, labels=LABELS)
+    model = Model(replace(CONFIG, **config), heads, labels=labels)
     for parameter in model.parameters():
         parameter.data.normal_()
     save(model, folder, tokenizer=TOKENIZER)

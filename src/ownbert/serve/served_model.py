@@ -185,9 +185,10 @@ class ServedModel:
         return features | {PIPELINES[operation] for operation in self.operations}
 
     @property
-    def pair(self) -> bool:
-        """Whether rows are pairs of texts."""
-        return bool(self.predictor and getattr(self.predictor.task, "pair", False))
+    def pair(self) -> bool | None:
+        """Whether rows are pairs of texts; None: both are accepted, because OwnBERT has not
+        trained the model."""
+        return getattr(self.predictor.task, "pair", False) if self.predictor else False
 
     @property
     def labels(self) -> Sequence[str]:
@@ -321,15 +322,14 @@ class ServedModel:
     def _checked_row(self, row: Any) -> str | Mapping[str, Any]:
         """The row, with two texts in a list as a mapping. Rejects invalid rows, because tables are
         less strict about texts."""
-        if self.pair:
-            if isinstance(row, list) and len(row) == 2:
-                row = {"text": row[0], "text_pair": row[1]}
-            if isinstance(row, str):
-                raise bad_field(
-                    f"the model {self.name} reads pairs: an input must be [text, text], or an "
-                    "object with text and text_pair",
-                    "inputs",
-                )
+        if self.pair is not False and isinstance(row, list) and len(row) == 2:
+            row = {"text": row[0], "text_pair": row[1]}
+        if self.pair and isinstance(row, str):
+            raise bad_field(
+                f"the model {self.name} reads pairs: an input must be [text, text], or an "
+                "object with text and text_pair",
+                "inputs",
+            )
         if not isinstance(row, str | Mapping):
             raise bad_field("an input must be a text, or an object with texts", "inputs")
         if isinstance(row, str):
@@ -338,7 +338,7 @@ class ServedModel:
             several = isinstance(value, list) and all(isinstance(each, str) for each in value)
             if not several and not isinstance(value, str):
                 raise bad_field(f"{key} must be a text or a list of texts", "inputs")
-        if not self.pair and "text_pair" in row:
+        if self.pair is False and "text_pair" in row:
             raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
         return row
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.special import expit
 from starlette.requests import Request
 
 from ownbert.exceptions import InputError
@@ -288,6 +289,8 @@ class ModelRequest:
         else:
             decided = await self.decide(pairs, truncate)
             scores = [float(np.ravel(each)[-1]) for each, _ in decided]
+            if model.pair is None and model.task == "regress" and not raw:
+                scores = expit(scores).tolist()  # a reranker of the hub: its logit
         return sorted(enumerate(scores), key=lambda each: -each[1])
 
     async def fill(

@@ -197,8 +197,9 @@ class SentenceTask(Task):
         return [None if row.target is None else self.target(row) for row in rows]
 
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
-        if self.pair is None and rows:
-            self.pair = len(rows[0].texts) == 2
+        pairs = any(len(row.texts) > 1 for row in rows)
+        if training and self.pair is None:
+            self.pair = pairs
         if self.features and self.reads_windows:
             raise InputError(
                 f"task.long {self.settings.long} cannot be combined with feature columns; use "
@@ -208,7 +209,8 @@ class SentenceTask(Task):
         if self.features:
             ids_by_row, tables = self._ids_of_words(rows, builder)
         else:
-            most = None if training else self._most_ids(builder)
+            # Truncating a pair depends on both lengths.
+            most = None if training or pairs else self._most_ids(builder)
             ids_by_row = list(builder.ids_by_row(rows, most))
         if training and self.settings.long == "auto":
             self._choose_long(ids_by_row, builder)
@@ -250,8 +252,6 @@ class SentenceTask(Task):
 
     def _most_ids(self, builder: Any) -> int | None:
         """Maximum number of ids needed per text, plus one to detect longer texts; None: all."""
-        if self.pair:
-            return None  # truncating a pair depends on both lengths
         if not self.reads_windows:
             return builder.room + 1
         room = builder.room - (builder.max_length - self._window(builder.max_length))
