@@ -123,8 +123,9 @@ def test_a_key_in_a_file_that_nobody_else_reads(tmp_path: Path):
         assert server.post("/embed", {"inputs": "a"})[0] == 401
         wrong = {"Authorization": "Bearer open-sesam"}
         assert server.post("/embed", {"inputs": "a"}, **wrong)[0] == 401
-        right = {"Authorization": "Bearer open-sesame"}
-        assert server.post("/embed", {"inputs": "a"}, **right)[0] == 200
+        for scheme in ("Bearer", "bearer"):  # case does not matter (RFC 9110)
+            right = {"Authorization": f"{scheme} open-sesame"}
+            assert server.post("/embed", {"inputs": "a"}, **right)[0] == 200
         assert server.post("/embed", {"inputs": "a"}, x_api_key="open-sesame")[0] == 200
         assert [
             server.get(path)[0] for path in ("/livez", "/readyz", "/", "/metrics", "/info")

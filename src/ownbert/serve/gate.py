@@ -241,8 +241,8 @@ def lone_surrogate(body: bytes) -> str | None:
 
 def _has_key(request: Request, key: str) -> bool:
     """Whether the request has the key, compared in constant time."""
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    given = given or request.headers.get("x-api-key", "")
+    given = request.headers.get("authorization", "")
+    given = re.sub("^bearer +", "", given, flags=re.I) or request.headers.get("x-api-key", "")
     return hmac.compare_digest(given.encode(), key.encode())
 
 
