@@ -599,7 +599,10 @@ _OF_PAIRS = (
         labelled=True,
     ),
     ColumnSpec(
-        "negative", names=("negative", "hard_negative", "neg"), required=False, labelled=True
+        "negative",
+        names=("negative", "hard_negative", "neg", "negative_1"),
+        required=False,
+        labelled=True,
     ),
 )
 

@@ -48,8 +48,8 @@ def info_nce(rows: list[list[str]], vectors: torch.Tensor, temperature: float) -
         alike = [bool({*row[:2]} & {*other[:2]}) for other in rows]
         others = [j for j in range(len(rows)) if j != i and not alike[j]]
         forth = [v[i, 0] @ v[j, 1] for j in [i, *others]]
-        if size == 3:
-            forth += [v[i, 0] @ v[j, 2] for j in range(len(rows)) if rows[j][2] not in row[:2]]
+        for k in range(2, size):
+            forth += [v[i, 0] @ v[j, k] for j in range(len(rows)) if rows[j][k] not in row[:2]]
         back = [v[i, 1] @ v[j, 0] for j in [i, *others]]
         for cosines in (forth, back):
             total = total - (torch.stack(cosines) / temperature).log_softmax(0)[0] / 2
@@ -63,6 +63,7 @@ def info_nce(rows: list[list[str]], vectors: torch.Tensor, temperature: float) -
         [["a", "b"], ["c", "b"], ["a", "f"], ["b", "h"], ["x", "y"]],
         [["a", "b", "n"], ["c", "d", "m"], ["e", "f", "b"]],
         [["a", "b", "c"], ["c", "b", "n"], ["x", "y", "x"]],
+        [["a", "b", "m", "n"], ["c", "d", "a", "m"], ["e", "b", "x", "y"]],
         [["a", "b"]],
     ],
 )

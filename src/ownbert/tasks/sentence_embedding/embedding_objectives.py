@@ -72,10 +72,10 @@ class ContrastiveObjective(RowObjective):
         cosines = vectors[:, 0] @ vectors[:, 1].T / self.temperature  # (rows, rows)
         cosines = cosines.masked_fill(shared, -torch.inf)
         candidates = cosines
-        if texts.shape[1] == 3:
-            negative = texts[:, 2]
+        if texts.shape[1] > 2:
+            negative = texts[:, 2:].flatten()  # (rows x negatives)
             false = (negative == positive[:, None]) | (negative == query[:, None])
-            further = vectors[:, 0] @ vectors[:, 2].T / self.temperature
+            further = vectors[:, 0] @ vectors[:, 2:].flatten(0, 1).T / self.temperature
             candidates = torch.cat((cosines, further.masked_fill(false, -torch.inf)), 1)
         rows = torch.arange(len(texts), device=texts.device)
         losses = [F.cross_entropy(x, rows, reduction="sum") for x in (candidates, cosines.T)]

@@ -15,8 +15,8 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
-from ownbert.tables.columns import LABEL_NAMES, find_columns
-from ownbert.tables.tables import Source, kind_of
+from ownbert.tables.columns import LABEL_NAMES, find_columns, numbered_series
+from ownbert.tables.tables import Source, columns, kind_of
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
@@ -132,7 +132,10 @@ class EmbeddingTask(Task):
             return {}
         columns_by_role = find_columns(path, self.column_specs, self.columns)
         if "second" in columns_by_role:
-            return columns_by_role
+            usual = next(spec.names for spec in self.column_specs if spec.role == "negative")
+            numbered = numbered_series(columns(path))  # negative_1, negative_2
+            several = next((numbered[name] for name in usual if name in numbered), None)
+            return columns_by_role | ({"negative": several} if several else {})
         label = columns_by_role.get("label", ("",))[0]
         scored = label and (self.columns.label is not None or label.lower() not in LABEL_NAMES)
         if scored or "negative" in columns_by_role:
@@ -366,6 +369,8 @@ class EmbeddingTask(Task):
     def readable_target(self, row: Row) -> str:
         if row.target is not None:
             return f"score {row.target:g}"
+        if len(row.texts) > 3:
+            return "the first two belong together"
         return "belong together" + (", but not the last" if len(row.texts) == 3 else "")
 
 
