@@ -104,11 +104,11 @@ def test_translation(tokenizer, tmp_path: Path):
         forced_eos_token_id=3,
         num_beams=1,
     )
-    torch.manual_seed(1)
+    torch.manual_seed(5)
     theirs = transformers.MarianMTModel(config).eval()
     for name, parameter in theirs.named_parameters():
         if "positions" not in name:
-            parameter.data.normal_()
+            parameter.data.normal_(std=0.6)  # one beam finds other words than the default four
     theirs.save_pretrained(tmp_path)
     ours = ownbert.MarianMTModel.from_pretrained(tmp_path)
     found, expected = (

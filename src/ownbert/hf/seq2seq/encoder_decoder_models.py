@@ -3,6 +3,7 @@
 B sequences, S longest target, S' longest source, V vocabulary, D hidden.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -354,6 +355,20 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         width = max(map(len, rows))
         rows = [row + [pad] * (width - len(row)) for row in rows]
         return torch.tensor(rows, device=input_ids.device)
+
+    def _prepare_generation_config(
+        self, generation_config: Any, use_model_defaults: Any = None, **options: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """A pipeline's config with the model's values where it has none, and with ``options``.
+
+        Pipelines of causal models use the model's config alone: theirs samples by default.
+        """
+        merged = copy.deepcopy(generation_config)
+        default = vars(type(merged)())
+        for name, value in vars(self.generation_config).items():
+            if getattr(merged, name, None) == default.get(name):
+                setattr(merged, name, value)
+        return merged, merged.update(**options)
 
     # ---- folders
 
