@@ -115,6 +115,17 @@ class Net(nn.Module):
         return self.score(self.bert(**given).pooler_output)
 
 
+def test_layers_are_frozen_together(folder):
+    found = []
+    for lib in BOTH:
+        model = lib.BertForSequenceClassification.from_pretrained(folder)
+        for parameter in model.bert.encoder.layer[1:].parameters():
+            parameter.requires_grad = False
+        model.bert.encoder.layer[:1].requires_grad_(False)
+        found.append({name for name, each in model.named_parameters() if each.requires_grad})
+    equal(found)
+
+
 def test_parameters_within_another_module(folder):
     names, trained = [], []
     for lib in BOTH:
@@ -217,6 +228,7 @@ def test_what_from_pretrained_takes(folder):
             else [other.classifier.weight.shape, ["classifier.bias", "classifier.weight"]]
         )
         found[-1] += [str(half.dtype), decoder.config.add_cross_attention]
+        found[-1] += [str(kind.from_pretrained(folder / "half").config.dtype)]
         numbers.append(
             (short(**padded()).logits, within(**padded()).logits, tagger.classifier.weight)
         )

@@ -70,7 +70,9 @@ class LoadArguments:
         dtype = self.dtype
         if self.auto:
             dtype = next(t.dtype for t in tensors.values() if t.is_floating_point())
-        return (model.to(dtype) if dtype else model).eval()
+        model = model.to(dtype) if dtype else model
+        model.config.dtype = model.dtype
+        return model.eval()
 
 
 def read_arguments(

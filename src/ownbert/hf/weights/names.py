@@ -111,7 +111,8 @@ class NamedView:
         return f"{self._prefix}.{name}"
 
     def __getitem__(self, index: int | slice) -> Any:
-        return list(self)[index]
+        found = list(self)[index]
+        return Layers(found) if isinstance(index, slice) else found
 
     def __iter__(self) -> Iterator[Any]:
         return (getattr(self, str(number)) for number in range(len(self)))
@@ -145,6 +146,18 @@ class NamedView:
 
     def __repr__(self) -> str:
         return "\n".join(f"{n} {tuple(t.shape)}" for n, t in self._tensors().items())
+
+
+class Layers(list[Any]):
+    """Some layers of a stack, ``layer[:8]``."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        return (parameter for layer in self for parameter in layer.parameters())
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Layers":
+        for layer in self:
+            layer.requires_grad_(requires_grad)
+        return self
 
 
 def _our_module(model: Model, weight_map: WeightMap, name: str) -> str:
