@@ -27,6 +27,7 @@ class CommonModel(nn.Module):
     config_class: ClassVar[type[PretrainedConfig]]
     _save: Any  # writes a folder, given it and a state dict or None
     _of_folder: Any  # LoadArguments, positional arguments -> model, Transformers' loading info
+    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     # Class attributes read by Transformers: all names are required in a state dict, nothing stays
     # in float32, and there is a single implementation of attention.
@@ -85,6 +86,21 @@ class CommonModel(nn.Module):
             if (p.requires_grad or not only_trainable)
             and not (exclude_embeddings and id(p) in tables)
         )
+
+    def estimate_tokens(self, input_dict: Mapping[str, Any]) -> int:
+        """The number of token ids (of pixel values) in a batch, padding included."""
+        given = input_dict.get(self.main_input_name)
+        return 0 if given is None else given.numel()
+
+    def floating_point_ops(
+        self, input_dict: Mapping[str, Any], exclude_embeddings: bool = True
+    ) -> int:
+        """Transformers' estimate for a step, which ``Trainer`` logs as ``total_flos``.
+
+        Source: Kaplan et al. 2020, section 2.1.
+        """
+        parameters = self.num_parameters(exclude_embeddings=exclude_embeddings)
+        return 6 * self.estimate_tokens(input_dict) * parameters
 
     # ---- folders
 

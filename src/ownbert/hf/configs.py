@@ -47,6 +47,8 @@ _WITHOUT_EFFECT: dict[str, Any] = {
     "torchscript": False,
     "max_length": 20,
     "tie_encoder_decoder": False,
+    # Read by ``Trainer``, which collects all other outputs as predictions.
+    "keys_to_ignore_at_inference": ["past_key_values", "mems"],
     **dict.fromkeys(
         (
             "cross_attention_hidden_size",

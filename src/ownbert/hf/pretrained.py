@@ -91,7 +91,6 @@ class PreTrainedModel(CommonModel):
     arguments: ClassVar[inspect.Signature]
     packed = True
     accepts_loss_kwargs: ClassVar[bool] = False
-    main_input_name = "input_ids"
 
     def __init__(
         self,
