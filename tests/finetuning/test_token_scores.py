@@ -222,7 +222,8 @@ def test_scores_are_fitted_to_labels(task: str):
         "regress": logits,
     }[task]
     targets = Targets(task, values, len(LABELS))
-    found = fit_to_labels(right, examples[:500], targets[np.arange(500)])
+    counts = right.counts(examples[:500])
+    found = fit_to_labels(right, counts, targets[np.arange(500)], 0.3)
     scores = found.added(examples[500:]) + found.bias
     if task == "regress":
         assert np.corrcoef(scores.ravel(), values[500:].ravel())[0, 1] > 0.97

@@ -51,8 +51,6 @@ _POOLED = 2.0
 _CARRIED = 8.0
 # Inverse weight of the penalty, for rows of length 1.
 _STRENGTH = 10.0
-# Inverse weight of the penalty in models fitted to labels.
-_LABELLED_STRENGTH = 0.3
 # Steps of the regression, which is stopped before it converges, because it would then fit noise
 # (docs/lab/distilled-network.md).
 _STEPS = 20
@@ -85,6 +83,7 @@ class TokenScores:
         damped: whether repeated tokens count less (``repeated_tokens``).
         weights: of the scores that were added up to these.
         offsets: (C) part of the bias that was fitted together with the weights.
+        strength: inverse weight of the penalty of the scores fitted to labels.
     """
 
     table: np.ndarray
@@ -94,6 +93,7 @@ class TokenScores:
     damped: bool
     weights: np.ndarray = field(default_factory=lambda: np.ones(1))
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    strength: float = 0.3
 
     @property
     def vocab_size(self) -> int:
@@ -185,18 +185,24 @@ def fit_token_scores(
 
 
 def fit_to_labels(
-    scores: TokenScores, examples: Sequence[Example], targets: Targets
+    scores: TokenScores, counts: Matrix, targets: Targets, strength: float
 ) -> TokenScores:
     """Fit scores of the same tokens and pairs to the labels or values of N texts, by linear support
     vector machines or ridge regression.
 
+    Args:
+        scores: scores of the same tokens and pairs.
+        counts: (N, V + P), see ``TokenScores.counts``.
+        targets: targets of the texts.
+        strength: inverse weight of the penalty.
+
     Raises:
         OutOfTime: the time limit has passed.
     """
-    counts = scores.counts(examples)
     weights = _weights(counts)
-    fitted = fit_linear(counts @ sparse.diags(weights), targets, _LABELLED_STRENGTH, hinge=True)
-    return replace(scores, table=fitted.weights * weights[:, None], bias=fitted.bias)
+    fitted = fit_linear(counts @ sparse.diags(weights), targets, strength, hinge=True)
+    table = fitted.weights * weights[:, None]
+    return replace(scores, table=table, bias=fitted.bias, strength=strength)
 
 
 def _counts(tokens: TokenShares, texts: int, vocab_size: int, pairs: np.ndarray) -> Matrix:

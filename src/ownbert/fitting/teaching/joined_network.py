@@ -5,6 +5,7 @@ rows, C labels or regression values.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch
 
 from ownbert.batches.example import Example
 from ownbert.checkpoint import save
+from ownbert.corpus.sparse import Matrix
 from ownbert.exceptions import InputError
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
@@ -40,6 +42,7 @@ from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, seconds_left, time_limit
 from ownbert.views.blending import fit_blend, loss
+from ownbert.views.linear_models import Targets
 from ownbert.views.view_features import Texts
 
 # Maximum numbers of texts, scores (texts times labels) and characters for the regression.
@@ -50,6 +53,14 @@ _SCORING, _LABELLED = 0.5, 0.75
 # shorter texts the network is worse (docs/lab/distilled-network.md). It is also tried only if the
 # time left is at least this multiple of the time for scores without damping.
 _REPEATED, _FURTHER = 0.25, 3.0
+# Maximum loss with damping, relative to that without: a network computes damped scores less exactly
+# (docs/lab/distilled-network.md).
+_DAMPED = 0.97
+# Strengths of the penalty of the scores fitted to labels, and the first one to be tried. How many
+# texts there are, and how long they are, decides which is best (docs/lab/distilled-network.md).
+_STRENGTHS, _FIRST = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0), 2
+# Maximum loss with another strength, relative to that before; maximum share of the time left.
+_BETTER, _SEARCHING = 0.999, 0.25
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
@@ -158,39 +169,87 @@ def _fit_scores(
 ) -> TokenScores:
     """Fit token scores to the scores of texts, and to the labels of the rows ``learnt``, which are
     the first of these texts: predictions of linear models for their own training texts say little.
-    Repeated tokens are damped if that is better on the held-out rows."""
+    The penalty of the latter, and whether repeated tokens are damped, is what is best on the
+    held-out rows."""
     run, rows = start.run, compared.rows
     special, size = run.builder.tokenizer.special_ids, run.config.vocab_size
     held_out, targets = _read(run, rows.first_fold[1]), rows.targets[rows.folds[0][1]]
 
-    def parts(damped: bool) -> list[TokenScores]:
-        fitted = [fit_token_scores(examples, scores, size, special, damped=damped, **options)]
-        with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
-            labelled = examples[: len(learnt)], rows.targets[learnt]
-            fitted.append(fit_to_labels(fitted[0], *labelled))
-        return fitted
-
-    def fit(damped: bool) -> tuple[float, TokenScores]:
-        fitted = parts(damped)
-        counts = fitted[0].counts(held_out)
-        given = [counts @ each.table + each.bias for each in fitted]
-        joined = _sum(fitted, counts, *fit_blend(given, targets))
-        return loss(targets, counts @ joined.table + joined.bias), joined
+    def imitated(damped: bool) -> _Fitted:
+        first = fit_token_scores(examples, scores, size, special, damped=damped, **options)
+        counts = first.counts(examples[: len(learnt)]), first.counts(held_out)
+        return _Fitted(first, *counts, rows.targets[learnt], targets)
 
     if like is not None:
-        fitted = parts(bool(like.damped))
-        if len(fitted) != len(like.weights):
-            raise OutOfTime
-        return _sum(fitted, fitted[0].counts(held_out), like.weights, like.offsets)
+        return imitated(bool(like.damped)).fit_like(like)
     start_time = time.monotonic()
-    undamped_loss, best = fit(False)
+    best = imitated(False)
+    with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
+        best.try_strength(_STRENGTHS[_FIRST])
+    elapsed = time.monotonic() - start_time
+    with contextlib.suppress(OutOfTime), time_limit(_SEARCHING * seconds_left()):
+        for further in (_STRENGTHS[_FIRST + 1 :], _STRENGTHS[_FIRST - 1 :: -1]):
+            if any(list(itertools.takewhile(best.try_strength, further))):
+                break
     left = seconds_left()
-    in_time = left > _FURTHER * (time.monotonic() - start_time)
+    in_time = left > _FURTHER * elapsed
     if in_time and can_hold_codes(start.model) and repeated_share(examples) >= _REPEATED:
         with contextlib.suppress(OutOfTime), time_limit(left / 2):
-            damped_loss, damped = fit(True)
-            best = damped if damped_loss < undamped_loss else best
-    return best
+            damped = imitated(True)
+            damped.try_strength(best.scores.strength)
+            best = damped if damped.loss < _DAMPED * best.loss else best
+    return best.scores
+
+
+class _Fitted:
+    """Token scores that imitate linear models, and their best sum with scores fitted to labels.
+
+    Args:
+        imitated: the former.
+        counts, held_out: (n, V + P) and (N, V + P) features of the labelled texts and of the
+            held-out rows.
+        labels, targets: the targets of both.
+
+    Attributes:
+        scores: the sum, or the former alone as long as none has been fitted to labels.
+        loss: its loss on the held-out rows.
+    """
+
+    def __init__(
+        self,
+        imitated: TokenScores,
+        counts: Matrix,
+        held_out: Matrix,
+        labels: Targets,
+        targets: Targets,
+    ) -> None:
+        self.imitated, self.counts, self.held_out = imitated, counts, held_out
+        self.labels, self.targets = labels, targets
+        self.loss, self.scores = self._summed([imitated])
+
+    def _summed(self, parts: Sequence[TokenScores]) -> tuple[float, TokenScores]:
+        given = [self.held_out @ part.table + part.bias for part in parts]
+        summed = _sum(parts, self.held_out, *fit_blend(given, self.targets))
+        return loss(self.targets, self.held_out @ summed.table + summed.bias), summed
+
+    def _fit_to_labels(self, strength: float) -> TokenScores:
+        return fit_to_labels(self.imitated, self.counts, self.labels, strength)
+
+    def try_strength(self, strength: float) -> bool:
+        """Fit scores to the labels with a strength of the penalty, and return whether they are the
+        first or clearly better than those before."""
+        value, summed = self._summed([self.imitated, self._fit_to_labels(strength)])
+        better = len(self.scores.weights) == 1 or value < _BETTER * self.loss
+        if better:
+            self.loss, self.scores = value, summed
+        return better
+
+    def fit_like(self, like: TokenScores) -> TokenScores:
+        """The sum with the penalty, weights and offsets of another one."""
+        parts = [self.imitated]
+        if len(like.weights) > 1:
+            parts.append(self._fit_to_labels(float(like.strength)))
+        return _sum(parts, self.held_out, like.weights, like.offsets)
 
 
 def _sum(
@@ -203,7 +262,7 @@ def _sum(
         for name in ("table", "bias")
     )
     bias = (bias + offsets).astype(np.float32)
-    joined = replace(fitted[0], table=table, bias=bias, weights=weights, offsets=offsets)
+    joined = replace(fitted[-1], table=table, bias=bias, weights=weights, offsets=offsets)
     return joined.centred(counts)
 
 
