@@ -18,6 +18,7 @@ from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.watch.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
     blend,
+    clearly_better,
     cross_fitted,
     fit_blend,
     from_scores,
@@ -30,8 +31,6 @@ LOG_LOSS = "log_loss"
 # A candidate that is better than the blend by this many standard errors is used alone. The standard
 # error is that of bootstrap samples: their number, fewer for more than _ROWS rows together.
 _SURE, _SAMPLES, _ROWS = 2.5, 60, 200_000
-# Number of blocks of rows for the standard error of a difference in loss.
-_BLOCKS = 100
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
 
@@ -246,15 +245,10 @@ class Comparison:
     def surpasses(self, model: ComparedModel, other: ComparedModel, errors: float) -> bool:
         """Whether a model is better than another on the first fold's held-out rows: by the metric,
         and by the loss by more than this many standard errors."""
-        count = len(self.rows.folds[0][1])
-        one, two = self.adjusted(model), self.adjusted(other)
-        blocks = np.array_split(np.arange(count), min(count, _BLOCKS))
-        gains = [
-            loss(self.targets[rows], two[rows]) - loss(self.targets[rows], one[rows])
-            for rows in blocks
-        ]
+        targets = self.targets[: len(self.rows.folds[0][1])]
+        one, two = (self.adjusted(each)[: len(targets)] for each in (model, other))
         more = self.worth_on_first_fold(model) > self.worth_on_first_fold(other)
-        return more and np.mean(gains) > errors * np.std(gains) / math.sqrt(len(gains))
+        return more and clearly_better(targets, one, two, errors)
 
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
         """The metrics of logits (N, C), or (n, C) for the first fold.

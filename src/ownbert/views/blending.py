@@ -5,6 +5,7 @@ N rows, C labels or regression values. "Scores" are log-probabilities (classify)
 and a common factor of the weights is a temperature.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ _LARGEST_WEIGHT = 10.0
 # optimise recall, 0 accuracy; macro-F1 lies in between (docs/lab/linear-models.md).
 _BALANCE = 0.5
 _FOLDS = 5
+# Number of blocks of rows for the standard error of a difference in loss.
+_BLOCKS = 100
 
 
 def to_scores(task: str, outputs: np.ndarray) -> np.ndarray:
@@ -79,6 +82,18 @@ def rows_without_features(
 def loss(targets: Targets, scores: np.ndarray) -> float:
     """The mean loss of scores: cross entropy, or half the squared error for regression."""
     return loss_and_slope(targets, scores)[0]
+
+
+def clearly_better(
+    targets: Targets, scores: np.ndarray, others: np.ndarray, errors: float = 1.0
+) -> bool:
+    """Whether the mean loss of scores is smaller than that of others for the same rows by more than
+    a multiple of the standard error of the difference."""
+    blocks = np.array_split(np.arange(len(targets)), min(len(targets), _BLOCKS))
+    gains = [
+        loss(targets[rows], others[rows]) - loss(targets[rows], scores[rows]) for rows in blocks
+    ]
+    return bool(np.mean(gains) > errors * np.std(gains) / math.sqrt(len(gains)))
 
 
 def fit_blend(

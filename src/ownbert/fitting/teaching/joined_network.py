@@ -41,7 +41,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, seconds_left, time_limit
-from ownbert.views.blending import fit_blend, loss
+from ownbert.views.blending import clearly_better, fit_blend, loss
 from ownbert.views.linear_models import Targets
 from ownbert.views.view_features import Texts
 
@@ -59,8 +59,7 @@ _DAMPED = 0.97
 # Strengths of the penalty of the scores fitted to labels, and the first one to be tried. How many
 # texts there are, and how long they are, decides which is best (docs/lab/distilled-network.md).
 _STRENGTHS, _FIRST = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0), 2
-# Maximum loss with another strength, relative to that before; maximum share of the time left.
-_BETTER, _SEARCHING = 0.999, 0.25
+_SEARCHING = 0.25  # maximum share of the time left
 # Maximum share of the time for scoring the tokens of the vocabulary one by one.
 _ALONE = 0.25
 # Maximum number of token pairs with scores. Each needs a unit of the feed-forward network.
@@ -225,23 +224,29 @@ class _Fitted:
     ) -> None:
         self.imitated, self.counts, self.held_out = imitated, counts, held_out
         self.labels, self.targets = labels, targets
-        self.loss, self.scores = self._summed([imitated])
+        self._use(self._summed([imitated]))
 
-    def _summed(self, parts: Sequence[TokenScores]) -> tuple[float, TokenScores]:
-        given = [self.held_out @ part.table + part.bias for part in parts]
-        summed = _sum(parts, self.held_out, *fit_blend(given, self.targets))
-        return loss(self.targets, self.held_out @ summed.table + summed.bias), summed
+    def _summed(self, parts: Sequence[TokenScores]) -> TokenScores:
+        given = [self._logits(part) for part in parts]
+        return _sum(parts, self.held_out, *fit_blend(given, self.targets))
+
+    def _logits(self, scores: TokenScores) -> np.ndarray:
+        return self.held_out @ scores.table + scores.bias
+
+    def _use(self, scores: TokenScores) -> None:
+        self.scores, self.loss = scores, loss(self.targets, self._logits(scores))
 
     def _fit_to_labels(self, strength: float) -> TokenScores:
         return fit_to_labels(self.imitated, self.counts, self.labels, strength)
 
     def try_strength(self, strength: float) -> bool:
         """Fit scores to the labels with a strength of the penalty, and return whether they are the
-        first or clearly better than those before."""
-        value, summed = self._summed([self.imitated, self._fit_to_labels(strength)])
-        better = len(self.scores.weights) == 1 or value < _BETTER * self.loss
+        first, or better than those before by more than chance."""
+        summed = self._summed([self.imitated, self._fit_to_labels(strength)])
+        logits = self._logits(summed), self._logits(self.scores)
+        better = len(self.scores.weights) == 1 or clearly_better(self.targets, *logits)
         if better:
-            self.loss, self.scores = value, summed
+            self._use(summed)
         return better
 
     def fit_like(self, like: TokenScores) -> TokenScores:
