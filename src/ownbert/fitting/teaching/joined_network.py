@@ -244,7 +244,8 @@ class _Fitted:
         first, or better than those before by more than chance."""
         summed = self._summed([self.imitated, self._fit_to_labels(strength)])
         logits = self._logits(summed), self._logits(self.scores)
-        better = len(self.scores.weights) == 1 or clearly_better(self.targets, *logits)
+        used = summed.weights[-1] > 0  # otherwise they differ by rounding
+        better = len(self.scores.weights) == 1 or (used and clearly_better(self.targets, *logits))
         if better:
             self._use(summed)
         return better
