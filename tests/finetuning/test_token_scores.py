@@ -321,11 +321,12 @@ def test_scores_are_read_as_they_were_written(tmp_path: Path):
     found = TokenScores.read(tmp_path / "scores.npz")
     assert found is not None
     assert all(
-        (getattr(found, key) == value).all()
+        np.array_equal(getattr(found, key), value)
         for key, value in vars(scores).items()
         if key != "special"
     )
     assert list(found.special) == [0, 1]
+    assert (type(found.damped), type(found.strength)) == (bool, float)
     for damaged in (b"", b"PK\x03\x04", (tmp_path / "scores.npz").read_bytes()[:-30]):
         (tmp_path / "scores.npz").write_bytes(damaged)
         assert TokenScores.read(tmp_path / "scores.npz") is None

@@ -63,6 +63,11 @@ class ComparedModel:
     share: float = 0.0
     unknown: tuple[int, ...] = ()
 
+    @property
+    def joined(self) -> bool:
+        """Whether it is a network with built-in linear models."""
+        return self.name.startswith("joined")
+
     def about(self) -> dict[str, Any]:
         """All fields except the logits, and whether these are partial, for JSON."""
         known = {k: v for k, v in asdict(self).items() if k != "scores"}
@@ -202,7 +207,7 @@ class Comparison:
 
     def _known_offsets(self, model: ComparedModel) -> np.ndarray | None:
         """The offsets that a model has already; None if they are to be fitted."""
-        if self.rows.task.name == "multilabel" and model.name.startswith("joined"):
+        if self.rows.task.name == "multilabel" and model.joined:
             return np.zeros(self.targets.size)  # fitted when the linear models were built in
         return self._rare_label_offsets(len(known_logits(model)))
 
@@ -342,12 +347,11 @@ def best_network(compared: Comparison) -> ComparedModel | None:
     # Transformers does not support n-gram embeddings.
     networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
     taught = [c for c in networks if c.name == "student"]
-    joined = [c for c in networks if c.name.startswith("joined")]
-    known = {c.name for c in (*taught, *joined)}
-    others = [c for c in networks if c.name not in known]
+    joined = [c for c in networks if c.joined]
+    others = [c for c in networks if c.name != "student" and not c.joined]
     groups = (taught, joined, others) if compared.has_texts else (joined, taught, others)
     best: ComparedModel | None = None
     for found in (compared.best_on_first_fold(group) for group in groups if group):
-        if best is None or compared.surpasses(found, best, float(best.name.startswith("joined"))):
+        if best is None or compared.surpasses(found, best, float(best.joined)):
             best = found
     return best

@@ -110,7 +110,8 @@ class TokenScores:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 required = [f.name for f in fields(cls)][:5]  # earlier versions saved no others
-                return cls(**{name: arrays[name] for name in {*required, *arrays.files}})
+                saved = {name: arrays[name] for name in {*required, *arrays.files}}
+                return cls(**{k: v if v.ndim else v.item() for k, v in saved.items()})
         except (OSError, EOFError, ValueError, KeyError, BadZipFile):
             return None
 
@@ -129,7 +130,7 @@ class TokenScores:
 
     def counts(self, examples: Sequence[Example]) -> Matrix:
         """(N, V + P): the shares of tokens and pairs in each text."""
-        tokens = token_shares(examples, self.special, damped=bool(self.damped))
+        tokens = token_shares(examples, self.special, damped=self.damped)
         return _counts(tokens, len(examples), self.vocab_size, self.pairs)
 
 
@@ -293,7 +294,7 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
     table, readout = _channels(torch.from_numpy(scores.table))
     config, hidden, rank = model.config, model.config.hidden_size, table.shape[1]
     size, pairs = config.head_size, scores.pairs
-    channels = CodeChannels(hidden + rank, bool(scores.damped), len(pairs) > 0)
+    channels = CodeChannels(hidden + rank, scores.damped, len(pairs) > 0)
     heads = config.num_attention_heads + -(-(channels.zero + 1 - hidden) // size)
     wider = replace(
         config,

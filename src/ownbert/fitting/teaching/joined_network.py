@@ -180,7 +180,7 @@ def _fit_scores(
         return _Fitted(first, *counts, rows.targets[learnt], targets)
 
     if like is not None:
-        return imitated(bool(like.damped)).fit_like(like)
+        return imitated(like.damped).fit_like(like)
     start_time = time.monotonic()
     best = imitated(False)
     with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
@@ -188,7 +188,7 @@ def _fit_scores(
     elapsed = time.monotonic() - start_time
     with contextlib.suppress(OutOfTime), time_limit(_SEARCHING * seconds_left()):
         for further in (_STRENGTHS[_FIRST + 1 :], _STRENGTHS[_FIRST - 1 :: -1]):
-            if any(list(itertools.takewhile(best.try_strength, further))):
+            if [*itertools.takewhile(best.try_strength, further)]:
                 break
     left = seconds_left()
     in_time = left > _FURTHER * elapsed
@@ -254,12 +254,12 @@ class _Fitted:
         """The sum with the penalty, weights and offsets of another one."""
         parts = [self.imitated]
         if len(like.weights) > 1:
-            parts.append(self._fit_to_labels(float(like.strength)))
+            parts.append(self._fit_to_labels(like.strength))
         return _sum(parts, self.held_out, like.weights, like.offsets)
 
 
 def _sum(
-    fitted: Sequence[TokenScores], counts: Any, weights: np.ndarray, offsets: np.ndarray
+    fitted: Sequence[TokenScores], counts: Matrix, weights: np.ndarray, offsets: np.ndarray
 ) -> TokenScores:
     """A weighted sum of scores of the same tokens and pairs, centred for texts like those of
     ``counts``."""
