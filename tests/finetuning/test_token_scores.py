@@ -183,6 +183,13 @@ def test_repeated_tokens_count_less(layers: int, paired: bool):
     undamped = replace(scores, damped=False)  # the mean over all tokens is another one
     assert found > 0.93
     assert agreement(added, torch.from_numpy(undamped.added(examples))) < found - 0.03
+    # Where only the scores count, channels that would stay empty make them more exact.
+    with torch.no_grad():
+        model.heads["classification"].dense.weight.zero_()
+    wide = with_token_scores(model, scores, examples)
+    added = halves(wide, examples, LONG.hidden_size)[1]
+    exact = agreement(added, torch.from_numpy(scores.added(examples)))
+    assert 1 - exact < (1 - found) / 2
 
 
 def test_shares_of_repeated_tokens():

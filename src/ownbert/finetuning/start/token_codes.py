@@ -21,12 +21,14 @@ CODE, SEED = 32, 3024
 # Sines and cosines of positions, two channels for each frequency.
 FREQUENCIES = 16
 # Copies of one value: dropout could remove a single channel.
-_ALIKE = {"constant": 6, "mark": 4, "share": 4, "ballast": 4}
+_ALIKE = {"constant": 6, "mark": 4, "share": 4}
 # Size of the values, relative to those of the other channels. Ballast is larger: the larger the
 # values that all tokens share, the less LayerNorm's divisor varies between tokens. Even larger ones
 # would make 8-bit integers round the other channels too much. No weight reads the ballast, because
 # 8-bit integers cannot hold weights of very different sizes either.
 SIZE, _LARGE = 0.3, 3.0
+# Minimum number of ballast channels for repeated tokens.
+_BALLAST = 4
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,13 @@ class CodeChannels:
         first: index of the first channel.
         damped: whether there are channels for repeated tokens.
         paired: whether there are channels for pairs.
+        spare: number of channels that may be ballast too.
     """
 
     first: int
     damped: bool
     paired: bool
+    spare: int = 0
 
     @property
     def widths(self) -> dict[str, int]:
@@ -53,10 +57,11 @@ class CodeChannels:
         position, see ``token_pairs``.
         """
         damped, paired = self.damped, self.paired
-        names = ("constant",) * (damped or paired) + ("mark", "share", "ballast") * damped
+        names = ("constant",) * (damped or paired) + ("mark", "share") * damped
         widths = {"own": CODE} if names else {}
         widths |= {name: _ALIKE[name] for name in names}
-        return widths | ({"before": CODE, "place": 2 * FREQUENCIES} if paired else {})
+        widths |= {"before": CODE, "place": 2 * FREQUENCIES} if paired else {}
+        return widths | {"ballast": _BALLAST * damped + self.spare // 2 * 2}
 
     def __getitem__(self, name: str) -> Tensor:
         widths = self.widths
@@ -76,14 +81,14 @@ class CodeChannels:
         counted = {**self.widths, "mark": 0}
         if self.paired:
             counted["place"] = FREQUENCIES
-        ballast = counted.pop("ballast", 0)
+        ballast = counted.pop("ballast")
         return SIZE**2 * sum(counted.values()) + _LARGE**2 * ballast
 
     def one(self, name: str) -> Tensor:
         """The values that stand for 1 in channels with the same value. Their sum is 0, so that the
         mean over all channels stays the same."""
         size = _LARGE if name == "ballast" else SIZE
-        return size * torch.tensor([1.0, -1.0]).repeat(_ALIKE[name] // 2)
+        return size * torch.tensor([1.0, -1.0]).repeat(self.widths[name] // 2)
 
     def readout(self, name: str) -> Tensor:
         """The weights that read a number from these channels."""
@@ -99,10 +104,11 @@ class CodeChannels:
         """
         embeddings: Any = wide.encoder.embeddings
         word = embeddings.word.weight
-        word[:, self["own"]] = SIZE * codes(wide.config.vocab_size) * deviation
-        word[:, self["constant"]] = self.one("constant") * deviation
+        word[:, self["ballast"]] = self.one("ballast") * deviation
+        if self.damped or self.paired:
+            word[:, self["own"]] = SIZE * codes(wide.config.vocab_size) * deviation
+            word[:, self["constant"]] = self.one("constant") * deviation
         if self.damped:
-            word[:, self["ballast"]] = self.one("ballast") * deviation
             word[first_token, self["own"]] = 0.0
             word[first_token, self["mark"]] = self.one("mark") * deviation[first_token]
 

@@ -295,7 +295,12 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
     config, hidden, rank = model.config, model.config.hidden_size, table.shape[1]
     size, pairs = config.head_size, scores.pairs
     channels = CodeChannels(hidden + rank, scores.damped, len(pairs) > 0)
-    heads = config.num_attention_heads + -(-(channels.zero + 1 - hidden) // size)
+    added_heads = -(-(channels.zero + 1 - hidden) // size)
+    heads = config.num_attention_heads + added_heads
+    last: Any = model.heads["classification"]
+    if not last.dense.weight.any():
+        # Only the scores count, so their divisors may differ from those of the other channels.
+        channels = replace(channels, spare=hidden + added_heads * size - channels.zero - 1)
     wider = replace(
         config,
         hidden_size=heads * size,
@@ -314,8 +319,7 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
         deviation = _deviation(wide, hidden, first)
         of_tokens, of_pairs = table.split([scores.vocab_size, len(pairs)])
         _add_scores(wide, hidden, of_tokens * deviation, readout, channels.zero)
-        if channels.widths:
-            channels.add_codes(wide, deviation, first)
+        channels.add_codes(wide, deviation, first)
         if channels.damped:
             unused = heads - (2 if channels.paired else 1)
             add_damping(wide, channels, unused, config.num_attention_heads)
