@@ -110,6 +110,8 @@ class PreTrainedModel(CommonModel):
             self.model = model or self._new_model()
             if model is None:
                 self._initialize_heads()
+        # Last, as in Transformers: scripts freeze ``list(model.parameters())[:-2]``.
+        self.model._modules["heads"] = self.model._modules.pop("heads")
         if getattr(config, "gradient_checkpointing", False):
             self.gradient_checkpointing_enable()
         # State dicts have Transformers' names.

@@ -149,3 +149,10 @@ def test_functional_call_by_the_names_inside():
     torch.testing.assert_close(
         grads, torch.autograd.grad(expected.loss, [*ours.model.parameters()])
     )
+
+
+def test_the_last_parameters_are_those_of_the_head():
+    """Scripts freeze all parameters but the last ones: ``list(model.parameters())[:-2]``."""
+    for name in ("BertForSequenceClassification", "BertForPreTraining", "RobertaForMultipleChoice"):
+        last = [[n for n, _ in model.named_parameters()][-2:] for model in pair(name)]
+        assert last[0] == last[1]
