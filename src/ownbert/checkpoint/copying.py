@@ -178,7 +178,8 @@ def named_tensors(
     """
     if any(isinstance(module, QuantizedLinear) for module in model.modules()):
         raise InputError("a quantized model cannot be saved; copy its folder, or quantize again")
-    ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    ours = {name: named[name].detach().cpu() for name in model.state_dict() if name in named}
     return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, load_model, save_model
+from torch import nn
 
 transformers = pytest.importorskip("transformers", "4.57")
 if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
-from support.padded_models import padded, pair  # noqa: E402
+from support.padded_models import padded, pair, same  # noqa: E402
 
 SHARED = ("BertForMaskedLM", "AlbertForMaskedLM", "ElectraForMaskedLM", "DistilBertForMaskedLM")
 LABELS = torch.tensor([0, 1, 1])
@@ -156,3 +157,32 @@ def test_the_last_parameters_are_those_of_the_head():
     for name in ("BertForSequenceClassification", "BertForPreTraining", "RobertaForMultipleChoice"):
         last = [[n for n, _ in model.named_parameters()][-2:] for model in pair(name)]
         assert last[0] == last[1]
+
+
+def test_layers_in_place_of_a_layer_have_its_name(tmp_path):
+    """Scripts find a new head by the name of the old one, to train it alone."""
+
+    def with_head(model: Any) -> Any:
+        model.classifier = nn.Sequential(nn.BatchNorm1d(32), nn.Linear(32, 3))
+        dense = model.bert.encoder.layer[1].output.dense
+        model.bert.encoder.layer[1].output.dense = nn.Sequential(dense, nn.Linear(32, 32))
+        return model
+
+    theirs, ours = map(with_head, pair("BertForSequenceClassification", num_labels=3))
+    names = [name for name, _ in theirs.named_parameters()]
+    assert [name for name, _ in ours.named_parameters()] == names
+    assert names[-1] == "classifier.1.bias"
+    assert set(ours.state_dict()) == set(theirs.state_dict())
+    modules = {name for name, module in theirs.named_modules() if "classifier" in name}
+    assert modules <= {name for name, _ in ours.named_modules()}
+    layers = (model.bert.encoder.layer[1] for model in (theirs, ours))
+    assert len({sum(p.numel() for p in layer.parameters()) for layer in layers}) == 1
+    assert not any(ours.load_state_dict(theirs.state_dict()))
+    same(theirs, ours)
+    ours.classifier[0].running_mean += 1
+    ours.save_pretrained(tmp_path)
+    theirs.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    same(theirs, ours)
+    missing, unexpected = ours.load_state_dict({"classifier.2.bias": torch.ones(3)}, strict=False)
+    assert "classifier.1.bias" in missing
+    assert unexpected == ["classifier.2.bias"]

@@ -1,7 +1,7 @@
 """A mapping between the tensors of checkpoints and OwnBERT's, used in both directions."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -121,7 +121,8 @@ class WeightMap:
         """Convert OwnBERT's tensors to those of a checkpoint.
 
         Tensors of heads that are not in ``kinds``, and those without a rule, keep their names after
-        the prefix ``OWN_TENSOR``.
+        the prefix ``OWN_TENSOR``, unless they are in a module that a script has put in place of one
+        with a rule.
 
         Args:
             ours: OwnBERT's tensors by name.
@@ -146,8 +147,30 @@ class WeightMap:
                 theirs[rule.theirs] = rule.make(config)
         if bare:
             theirs = {name.removeprefix(self.prefix): tensor for name, tensor in theirs.items()}
-        theirs |= {OWN_TENSOR + name: tensor for name, tensor in left.items()}
+        inside = self.names_inside(left, config, heads)
+        theirs |= {inside.get(name, OWN_TENSOR + name): tensor for name, tensor in left.items()}
         return {name: tensor.contiguous() for name, tensor in theirs.items()}
+
+    def names_inside(
+        self, ours: Iterable[str], config: EncoderConfig, kinds: Collection[str]
+    ) -> dict[str, str]:
+        """The checkpoint's names of modules and tensors inside modules with a rule for a weight.
+
+        ``classifier.0.weight`` for a ``classifier`` that has been replaced by several layers. Names
+        elsewhere are left out.
+        """
+        single = (r for r in written_out(self.rules, config) if isinstance(r, Rename | Reshape))
+        of = {r.ours: r.theirs for r in single if head_of(r) in (None, *kinds)}
+        end = ".weight"
+        modules = {a.removesuffix(end): b.removesuffix(end) for a, b in of.items() if end in a}
+        found = {}
+        for name in ours:
+            place = name
+            while place and place not in modules:
+                place = place.rpartition(".")[0]
+            if place and name not in of:
+                found[name] = modules[place] + name.removeprefix(place)
+        return found
 
     def their_name(self, ours: str, config: EncoderConfig) -> str:
         """The name in the checkpoint of OwnBERT's tensor ``ours``, for messages."""

@@ -68,11 +68,12 @@ def their_parameter_names(
 
 
 def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
-    """Transformers' names of our modules that have weights."""
+    """Transformers' names of our modules that have weights, and of those inside."""
     names = their_parameter_names(model, weight_map)
     modules = {name for name, _ in model.named_modules()}
     split = ((our.rpartition("."), their.rpartition(".")) for our, their in names.items())
-    return {our[0]: their[0] for our, their in split if our[0] in modules and our[2] == their[2]}
+    named = {our[0]: their[0] for our, their in split if our[0] in modules and our[2] == their[2]}
+    return named | weight_map.names_inside(modules, model.config, model.specs)
 
 
 class NamedView:

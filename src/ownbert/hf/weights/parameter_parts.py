@@ -166,7 +166,9 @@ def their_parameters(model: Model, weight_map: WeightMap) -> dict[str, list[tupl
             views = [partial(_part, rule, model.config, number) for number in range(len(names))]
             parts = parts_of(whole, views)
             parameters[rule.ours] = list(zip(names, parts, strict=True))
-    return parameters
+    left = ours.keys() - parameters.keys()
+    inside = weight_map.names_inside(left, model.config, model.specs)
+    return parameters | {our: [(their, ours[our])] for our, their in inside.items()}
 
 
 def parts_of(whole: nn.Parameter, views: Sequence[View]) -> list[ParameterView]:

@@ -180,7 +180,12 @@ def to_ours(
     more = tuple(f"{prefix}{name}." for name in model._modules if name != "model")
     names = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
     theirs = {name.removeprefix(prefix): state.pop(name) for name in names}
-    ours, problems = model.weight_map.to_ours(theirs, model.model.config, model.kinds)
+    core, given = model.model, {model.weight_map.full_name(name): name for name in theirs}
+    tensors = core.state_dict()
+    inside = model.weight_map.names_inside(tensors, core.config, model.kinds)
+    inside = {our: theirs.pop(given[their]) for our, their in inside.items() if their in given}
+    ours, problems = model.weight_map.to_ours(theirs, core.config, model.kinds)
+    ours |= inside
     if model.kinds:
         ours = with_second_names(model.model, ours)
     for problem in problems:
@@ -188,11 +193,9 @@ def to_ours(
             unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
         elif not problem.startswith(MISSING):
             errors.append(problem)
-    core, given = model.model, {model.weight_map.full_name(name) for name in theirs}
-    parameters = {n: p.detach() for n, p in core.named_parameters(remove_duplicate=False)}
-    expected = {n: t for n, t in parameters.items() if model.kinds or not n.startswith("heads.")}
+    expected = {n: t for n, t in tensors.items() if model.kinds or not n.startswith("heads.")}
     # Second names of tied tensors are required, too, as in PyTorch, for safetensors' load_model.
     expected = their_tensors(core, model.weight_map, expected)
     missing += [prefix + model.own_name(name) for name in expected if name not in given]
-    ours = {**parameters, **ours}  # Missing tensors keep their values.
+    ours = {**tensors, **ours}  # Missing tensors keep their values.
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})
