@@ -101,6 +101,7 @@ def test_generates_as_they_do(architecture: str):
     ids = torch.randint(3, 60, (3, 4), generator=torch.Generator().manual_seed(1))
     pad, end = ours.config.pad_token_id, 2
     settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": pad}
+    settings |= {"no_repeat_ngram_size": 0, "output_scores": False}  # without effect
     expected = theirs.generate(ids, **settings, eos_token_id=end)
     assert torch.equal(ours.generate(inputs=ids, **settings, eos_token_id=end), expected)
     assert torch.equal(ours.generate(ids, **settings, eos_token_id=end, use_cache=False), expected)
@@ -124,6 +125,7 @@ def test_generates_as_they_do(architecture: str):
         assert torch.equal(ours.generate(texts, eos_token_id=2), expected)
     for wrong, message in [
         ({"num_beams": 4}, "num_beams must be 1"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty must be 1"),
         ({"max_length": 4}, "the input has 4 tokens; max_length must be larger"),
         ({"max_new_tokens": "5"}, "max_new_tokens is '5'; it must be a whole number, at least 1"),
         ({"eos_token_id": "."}, "eos_token_id is '.'; it must be a token id or a list of them"),

@@ -238,6 +238,8 @@ def test_beams_with_options_of_the_end(bias: float, tmp_path: Path):
         {"forced_eos_token_id": 2},
         {"bad_words_ids": [[2], [5], [11], [13]]},
         {"eos_token_id": [2, 9], "length_penalty": 2.0},
+        {"early_stopping": True, "length_penalty": 2.0, "repetition_penalty": 1.0, "top_k": 50},
+        {"early_stopping": "never"},
         {"eos_token_id": [9, 2, 14], "bad_words_ids": [[9], [4]], "forced_eos_token_id": 9},
     ):
         for length in (5, 9):
@@ -266,12 +268,14 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
         ({"bad_words_ids": [[3, 4]]}, "can only forbid single tokens"),
         ({"bad_words_ids": [[20]]}, "bad_words_ids contains 20; there are 20 tokens"),
         ({"eos_token_id": []}, r"eos_token_id is \[\]; a token is needed"),
+        ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size must be 0"),
+        ({"early_stopping": 2}, "early_stopping is 2; it must be true, false or 'never'"),
         ({"num_beam": 3}, "no argument 'num_beam'; did you mean num_beams"),
     ):
         with pytest.raises(InputError, match=message):
             ours.generate(**(given | options))
     assert ours.can_generate()
-    with pytest.warns(match="length_penalty has no effect with num_beams=1"):
+    with pytest.warns(match="early_stopping have no effect with num_beams=1"):
         ours.generate(**given, length_penalty=2.0)
     path = tmp_path / "generation_config.json"
     path.write_text('{"bad_words_ids": [[3]], "forced_bos_token_id": 4}')
@@ -287,7 +291,7 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
     with pytest.raises(InputError, match="the generation config: num_return_sequences is 2"):
         model.generate(**given, generation_config=config)
     path.write_text('{"num_beams": 4, "num_beam_groups": 2, "early_stopping": true}')
-    with pytest.warns(match="early_stopping True of the generation config, so its texts may diff"):
+    with pytest.warns(match="num_beam_groups 2 of the generation config, so its texts may diff"):
         hf.MarianMTModel.from_pretrained(tmp_path).generate(**given)
 
 

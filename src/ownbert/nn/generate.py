@@ -161,6 +161,7 @@ def beam_search(
     beams: int = 4,
     length_penalty: float = 0.6,
     by_length: bool = False,
+    early: bool | str = False,
     cached: bool = True,
     banned: Sequence[int] = (),
     forced: int | None = None,
@@ -178,6 +179,8 @@ def beam_search(
         by_length: as in Transformers: divide by n ** length_penalty instead, count a text of
             maximum length as finished without an end token, and stop when no candidate of the
             current length would be better.
+        early: whether a source is finished as soon as ``beams`` candidates are; "never": with
+            ``by_length``, only when no longer candidate would be better.
 
     Returns:
         The best hypothesis for each source.
@@ -186,7 +189,8 @@ def beam_search(
     """
     decoder = _Decoder(model, source, beams, cached=cached, banned=banned)
     device, ends = source.token_ids.device, _ids(end)
-    candidates = [_Candidates(beams, length_penalty, ends, most, by_length) for most in longest]
+    options = by_length, early
+    candidates = [_Candidates(beams, length_penalty, ends, most, *options) for most in longest]
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive) * beams, 1), start, device=device)
     # All beams are equal at first, so only the first one counts.
@@ -238,10 +242,16 @@ class _Candidates:
     """The finished candidates of one source."""
 
     def __init__(
-        self, beams: int, penalty: float, ends: frozenset[int], longest: int, by_length: bool
+        self,
+        beams: int,
+        penalty: float,
+        ends: frozenset[int],
+        longest: int,
+        by_length: bool,
+        early: bool | str,
     ) -> None:
         self.beams, self.penalty, self.ends, self.longest = beams, penalty, ends, longest
-        self.by_length = by_length
+        self.by_length, self.early = by_length, early
         self.finished: list[Hypothesis] = []
 
     def ranked(self, total: float, length: int) -> float:
@@ -265,10 +275,11 @@ class _Candidates:
             return []
         if len(self.finished) >= self.beams:
             # Log-probabilities only decrease, and the penalty is smallest at the maximum length.
-            least = length if self.by_length or self.penalty <= 0 else self.longest
+            current = self.penalty <= 0 or (self.by_length and self.early != "never")
+            least = length if current else self.longest
             best_possible = self.ranked(live[0][0], least)
             worst = sorted(each.score for each in self.finished)[-self.beams]
-            if best_possible <= worst:
+            if self.early is True or best_possible <= worst:
                 return []
         return live
 

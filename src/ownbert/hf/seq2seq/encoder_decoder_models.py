@@ -43,7 +43,8 @@ _DECODER = (
 )
 # Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
-_OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
+_OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "early_stopping")
+_OPTIONS += ("bad_words_ids",)
 _UNUSED = ("labels", "synced_gpus")  # passed to ``generate`` by ``Seq2SeqTrainer``
 
 
@@ -274,6 +275,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         max_length: int | None = None,
         num_beams: int | None = None,
         length_penalty: float | None = None,
+        early_stopping: bool | str | None = None,
         bad_words_ids: Sequence[Sequence[int]] | None = None,
         use_cache: bool = True,
         **others: Any,
@@ -290,6 +292,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             max_new_tokens: maximum tokens after the start token.
             max_length: the same including the start token; 21 by default.
             num_beams, length_penalty, bad_words_ids: by default the config's.
+            early_stopping: whether a beam search ends as soon as ``num_beams`` translations have
+                ended, or if "never" only when no longer one can be better; by default the config's.
             use_cache: whether to cache keys and values of earlier tokens.
 
         Returns:
@@ -299,8 +303,8 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             InputError: an option is not supported, or a text has no tokens.
         """
         input_ids = others.pop("inputs", None) if input_ids is None else input_ids
-        options = max_new_tokens, max_length, num_beams, length_penalty, bad_words_ids
-        named = dict(zip(_OPTIONS, options, strict=True))
+        options = max_new_tokens, max_length, num_beams, length_penalty, early_stopping
+        named = dict(zip(_OPTIONS, (*options, bad_words_ids), strict=True))
         self.check_call(input_ids, attention_mask, others | named)
         config = self.config
         if self.kinds != ("generator",):
@@ -308,7 +312,9 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             raise InputError(f"{type(self).__name__} does not generate text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = self.generation_options(generation_config, (*_FIXED, *names, *_OPTIONS))
-        self.require_fixed(_FIXED, known, others, generation_config, "does not sample")
+        self.require_fixed(
+            _FIXED, known, others, generation_config, "does not sample", (*names, *_OPTIONS)
+        )
         others = {k: v for k, v in known.items() if k in names} | others
         others = {k: v for k, v in others.items() if k not in _UNUSED}
         end, pad, start, forced = (others.pop(n, getattr(config, n, None)) for n in names)
@@ -345,11 +351,12 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
         }
         if beams > 1:
             penalty = setting(length_penalty, "length_penalty", 1.0)
-            settings |= {"length_penalty": penalty, "by_length": True}
+            early = setting(early_stopping, "early_stopping", False)
+            settings |= {"length_penalty": penalty, "by_length": True, "early": early}
             hypotheses = beam_search(self.model, source, beams=beams, **settings)
         else:
-            if length_penalty is not None:
-                warn_of_input("length_penalty has no effect with num_beams=1")
+            if length_penalty is not None or early_stopping:
+                warn_of_input("length_penalty and early_stopping have no effect with num_beams=1")
             hypotheses = greedy(self.model, source, **settings)
         rows = [_full_sequence(hypothesis, start) for hypothesis in hypotheses]
         width = max(map(len, rows))

@@ -3,7 +3,7 @@
 B sequences, S longest sequence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert import limits
-from ownbert.checks import any_number, count, either, list_of, maybe, record, whole
+from ownbert.checks import any_number, count, either, known, list_of, maybe, record, truth, whole
 from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import read_json, write_json
 from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
@@ -37,12 +37,16 @@ _NEUTRAL = {
     **dict.fromkeys(("exponential_decay_length_penalty", "max_time", "stop_strings"), None),
     **dict.fromkeys(("constraints", "force_words_ids", "watermarking_config"), None),
 }
+_OUTPUTS = ("return_dict_in_generate", "output_scores", "output_logits")
+# Options of sampling: no effect on other strategies, as in Transformers.
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 _token = whole(-(2**62), 2**62)
 _CHECKS = {
     "max_new_tokens": count(1, limits.COUNT),
     "max_length": count(1, limits.COUNT),
     "num_beams": count(1, limits.BEAMS),
     "length_penalty": any_number,
+    "early_stopping": either(truth, known("never"), wanted="true, false or 'never'"),
     "pad_token_id": _token,
     "decoder_start_token_id": _token,
     "eos_token_id": either(_token, list_of(_token), wanted="a token id or a list of them"),
@@ -102,8 +106,9 @@ class Generating:
         others: dict[str, Any],
         given: Any,
         how: str,
+        supported: Collection[str] = (),
     ) -> None:
-        """Remove options that have only one value from the arguments.
+        """Remove options that have only one value, or no effect, from the arguments.
 
         Args:
             fixed: the values by name.
@@ -111,13 +116,20 @@ class Generating:
             others: arguments.
             given: the generation config of the call, or None for the model's.
             how: what ``generate`` does, for messages.
+            supported: arguments that may have any value.
 
         Raises:
             InputError: an option has another value.
         """
+        for name in others.keys() & {*_SAMPLING}:
+            del others[name]
+        neutral = {**_NEUTRAL, **dict.fromkeys(_OUTPUTS, False)}
+        for name in sorted((others.keys() & neutral.keys()) - {*supported}):
+            if others.pop(name) not in (None, neutral[name]):
+                raise InputError(f"generate {how} here; {name} must be {neutral[name]}")
         for name, value in fixed.items():
             if name in others:
-                if others.pop(name) != value:
+                if others.pop(name) not in (None, value):
                     raise InputError(f"generate {how} here; {name} must be {value}")
             elif known.get(name, value) != value:
                 stored = given or self.__dict__.get("_generation_config")
@@ -209,6 +221,8 @@ class GreedyGeneration(Generating):
         options = max_new_tokens, max_length, eos_token_id, pad_token_id
         self.check_call(input_ids, attention_mask, dict(zip(_OPTIONS, options, strict=True)))
         known = self.generation_options(generation_config, (*_FIXED, *_OPTIONS))
+        for name in others.keys() & {"early_stopping", "length_penalty"}:
+            del others[name]  # options of a beam search
         self.require_fixed(_FIXED, known, others, generation_config, "is greedy")
         eos_token_id = known.get("eos_token_id") if eos_token_id is None else eos_token_id
         pad_token_id = known.get("pad_token_id") if pad_token_id is None else pad_token_id
