@@ -376,9 +376,16 @@ def test_a_reranker_of_the_hub(server: Served, folders: dict[str, Path]):
     for raw, expected in ((False, 1 / (1 + np.exp(-pair))), (True, pair)):
         (found,) = server.post("/rerank?model=reranker", body | {"raw_scores": raw})[1]
         assert found["score"] == pytest.approx(expected, abs=1e-5)
-    for inputs, expected in (("a b", single), (["a b", "c"], pair)):
-        (label,) = server.post("/predict?model=reranker", {"inputs": inputs})[1]
-        assert label["score"] == pytest.approx(expected, abs=1e-5)
+    # As text-embeddings-inference and Transformers' pipeline score one logit.
+    for inputs, logit in (("a b", single), (["a b", "c"], pair)):
+        body = {"inputs": inputs}
+        for raw, expected in ((False, 1 / (1 + np.exp(-logit))), (True, logit)):
+            (label,) = server.post("/predict?model=reranker", body | {"raw_scores": raw})[1]
+            assert label["score"] == pytest.approx(expected, abs=1e-5)
+        function = {"parameters": {"function_to_apply": "none"}}
+        for more, expected in (({}, 1 / (1 + np.exp(-logit))), (function, logit)):
+            ((label,),) = server.post("/models/reranker", {"inputs": [inputs], **more})[1]
+            assert label["score"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_long_texts_are_refused_without_truncate(server: Served):

@@ -191,6 +191,13 @@ class ServedModel:
         return getattr(self.predictor.task, "pair", False) if self.predictor else False
 
     @property
+    def scores_pairs(self) -> bool:
+        """Whether the model is a reranker of the hub: one logit, whose sigmoid is the score."""
+        described = getattr(self._rows_predictor, "described", ())
+        problems = [each.values.get("problem_type") for each in described]
+        return self.pair is None and self.task == "regress" and problems == [None]
+
+    @property
     def labels(self) -> Sequence[str]:
         """The labels of the task."""
         return self.predictor.labels if self.predictor else ()

@@ -129,7 +129,8 @@ def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:
 async def _classify(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     model = call.model
     applied = {"regress": "none", "multilabel": "sigmoid"}.get(model.task, "softmax")
-    wanted = parameters.get("function_to_apply") or applied
+    default = "sigmoid" if model.scores_pairs else applied
+    wanted = parameters.get("function_to_apply") or default
     if not isinstance(wanted, str) or wanted not in _FUNCTIONS:
         known = ", ".join(_FUNCTIONS)
         raise bad_field(f"function_to_apply is {wanted!r}; it must be one of {known}", "parameters")

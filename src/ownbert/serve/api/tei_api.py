@@ -5,10 +5,12 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
+from scipy.special import expit
 
 from ownbert import __version__
 from ownbert.serve.api.answers import json_answer
@@ -165,9 +167,10 @@ def _add_answers(routes: APIRouter, service: Service) -> None:
         given: Any = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         single = all(isinstance(each, str) for each in given)
         rows = [_row(each) for each in ([given] if single else given)]
-        if body.raw_scores:
+        if body.raw_scores or call.model.scores_pairs:
+            score = np.asarray if body.raw_scores else expit
             logits = await call.logits(rows, body.truncate)
-            found = [ranked(call.model.labels, each) for each in logits]
+            found = [ranked(call.model.labels, score(each)) for each in logits]
         else:
             decided = await call.decide(rows, body.truncate)
             found = [call.model.answer(*each, top_k=None) for each in decided]
