@@ -56,10 +56,13 @@ def folders(
         change_config(base / name, **config)
     made(base / "reranker", "classification", labels=("LABEL_0",))
     change_config(base / "reranker", problem_type=...)
+    made(base / "matches", "classification", labels=("no", "yes"))
     made(base / "vectors")
     made(base / "long", max_position_embeddings=1100)
     ownbert.build_index(pretrained, FOUND, base / "index")
-    found = {name: base / name for name in (*heads, "reranker", "vectors", "long", "index")}
+    found = {
+        name: base / name for name in (*heads, "reranker", "matches", "vectors", "long", "index")
+    }
     found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
     found["org/vectors"] = found["vectors"]
     (base / "translations").mkdir()
@@ -158,17 +161,21 @@ def test_the_hubs_client_gets_logits(server: Served, folders: dict[str, Path], t
             status, again, _ = server.post("/predict?model=topics", raw)
             assert status == 200
             assert [each["score"] for each in again] == pytest.approx(scores, abs=1e-4)
-    status, ranks, _ = server.post(
-        "/rerank?model=pairs", {"query": "a", "texts": ["b", "c d"], "raw_scores": True}
-    )
-    assert status == 200
-    pair = transformers.pipeline("text-classification", str(folders["pairs"]), device="cpu")
-    for each, text in ((rank, ["b", "c d"][rank["index"]]) for rank in ranks):
-        scores = pair({"text": "a", "text_pair": text}, function_to_apply="none", top_k=None)
-        last = {one["label"]: one["score"] for one in scores}[
-            Predictor(folders["pairs"]).labels[-1]
-        ]
-        assert each["score"] == pytest.approx(last, abs=1e-4)
+
+
+def test_ranking_needs_one_score(server: Served, folders: dict[str, Path]):
+    texts = ["b", "c d", "red1 9", "e e"]
+    body = {"query": "a", "texts": texts}
+    matches = Predictor(folders["matches"]).predict_proba([("a", text) for text in texts])[:, -1]
+    ranks = server.post("/rerank?model=matches", body)[1]
+    raw = server.post("/rerank?model=matches", body | {"raw_scores": True})[1]
+    order = [each["index"] for each in ranks]
+    assert order == [each["index"] for each in raw] == np.argsort(-matches).tolist()
+    assert [each["score"] for each in ranks] == pytest.approx(matches[order], abs=1e-5)
+    logits = np.log(matches / (1 - matches))[order]
+    assert [each["score"] for each in raw] == pytest.approx(logits, abs=1e-3)
+    status, error, _ = server.post("/rerank?model=pairs", body)
+    assert (status, "has 3 labels; ranking needs one score" in error["error"]) == (422, True)
 
 
 def test_a_task_that_a_model_is_not_for_is_named(server: Served):
@@ -392,7 +399,7 @@ def test_long_texts_are_refused_without_truncate(server: Served):
     long = "a b c d e f a b"
     for path, body in (
         ("/rerank?model=vectors", {"query": "a", "texts": ["b", long]}),
-        ("/rerank?model=pairs", {"query": "a", "texts": ["b", long]}),
+        ("/rerank?model=matches", {"query": "a", "texts": ["b", long]}),
         ("/predict?model=pairs", {"inputs": ["a", long]}),
         ("/predict?model=pairs", {"inputs": [["a", "b"], [long, "c"]]}),
     ):
@@ -401,7 +408,7 @@ def test_long_texts_are_refused_without_truncate(server: Served):
         status, error, _ = server.post(path, body | {"truncate": False})
         assert (status, "6 tokens, and truncate is false" in error["error"]) == (413, True), path
     short = {"query": "a", "texts": ["b"], "truncate": False}
-    for model in ("vectors", "pairs"):
+    for model in ("vectors", "matches"):
         assert server.post(f"/rerank?model={model}", short)[0] == 200
     body = {"inputs": {"source_sentence": "a", "sentences": [long]}}
     for path in ("/similarity?model=vectors", "/models/vectors"):

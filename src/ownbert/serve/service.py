@@ -282,10 +282,14 @@ class ModelRequest:
         if model.predictor is None or model.task not in ("classify", "regress"):
             model.require("embed")
             scores = await self.similarities(query, texts, truncate=truncate)
-        # With two labels, the last one means that the texts match.
+        elif len(model.labels) > (2 if model.task == "classify" else 1):
+            raise bad_field(
+                f"the model {model.name} has {len(model.labels)} labels; ranking needs one score, "
+                "or two labels of which the last one means that the texts match"
+            )
         elif raw and model.task == "classify":
             found = await self.logits(pairs, truncate)
-            scores = [float(each[-1]) for each in found]
+            scores = [float(each[-1] - each[0]) for each in found]
         else:
             decided = await self.decide(pairs, truncate)
             scores = [float(np.ravel(each)[-1]) for each, _ in decided]
