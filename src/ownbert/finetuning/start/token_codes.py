@@ -39,13 +39,13 @@ class CodeChannels:
         first: index of the first channel.
         damped: whether there are channels for repeated tokens.
         paired: whether there are channels for pairs.
-        spare: number of channels that may be ballast too.
+        unused: number of other channels, which may be ballast too.
     """
 
     first: int
     damped: bool
     paired: bool
-    spare: int = 0
+    unused: int = 0
 
     @property
     def widths(self) -> dict[str, int]:
@@ -61,7 +61,7 @@ class CodeChannels:
         widths = {"own": CODE} if names else {}
         widths |= {name: _ALIKE[name] for name in names}
         widths |= {"before": CODE, "place": 2 * FREQUENCIES} if paired else {}
-        return widths | {"ballast": _BALLAST * damped + self.spare // 2 * 2}
+        return widths | {"ballast": _BALLAST * damped + self.unused // 2 * 2}
 
     def __getitem__(self, name: str) -> Tensor:
         widths = self.widths

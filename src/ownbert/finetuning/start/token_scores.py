@@ -300,7 +300,7 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
     last: Any = model.heads["classification"]
     if not last.dense.weight.any():
         # Only the scores count, so their divisors may differ from those of the other channels.
-        channels = replace(channels, spare=hidden + added_heads * size - channels.zero - 1)
+        channels = replace(channels, unused=hidden + added_heads * size - channels.zero - 1)
     wider = replace(
         config,
         hidden_size=heads * size,
