@@ -67,6 +67,18 @@ def test_texts_with_labels_are_a_table(data: Any):
     assert list(read_values(table, ["label", "text"])) == [(1, ("a", "one")), (2, ("b", "two"))]
 
 
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "datasets"])
+def test_labels_may_stand_beside_a_table_of_texts(kind: str):
+    pairs = KINDS[kind]({"sentence1": TEXTS, "sentence2": ["c", "d"], "label": ["x", "x"]})
+    table = table_of((pairs, np.asarray(LABELS)))
+    assert columns(table) == ["sentence1", "sentence2", "label"]
+    assert [label for _, (label,) in table.read(["label"])] == list(LABELS)
+    single = KINDS[kind]({"remark": TEXTS})
+    assert columns(table_of((single, LABELS))) == ["remark", "label"]
+    with pytest.raises(InputError, match="differ in length: remark 2, label 1"):
+        table_of((single, LABELS[:1]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_have_the_cells_that_json_would_have(kind: str):
     values = {"text": ["one", None], "n": [1.5, float("nan")], "words": [["a", "b"], []]}

@@ -117,8 +117,8 @@ def table_of(
 
     Args:
         data: a DataFrame (pandas, polars), a datasets.Dataset, an Arrow table, a mapping of
-            columns, a pair (texts, labels), a list of mappings, or a list or array of rows without
-            names: a text, or several values.
+            columns, a pair (texts, labels), whose texts may be such a table without labels, a list
+            of mappings, or a list or array of rows without names: a text, or several values.
         name: description of the rows, for messages.
         positional: column names for rows without names.
 
@@ -135,6 +135,10 @@ def table_of(
         return _of_table(data, name)
     if isinstance(data, tuple) and len(data) == 2:
         data = (data[0], dense(data[1]))
+        if is_table(data[0]) and is_list(data[1]):
+            table = _of_table(data[0], name)
+            columns = {key: [cell for (cell,) in table.rows([key])] for key in table.names}
+            return _of_mapping({**columns, _label_name(positional): data[1]}, name)
     if isinstance(data, tuple) and len(data) == 2 and all(map(is_list, data)):
         texts = items(data[0])
         if names := _names_of_pairs(texts, name, positional):
@@ -367,6 +371,13 @@ def _names_of_pairs(
         if pair is not None:
             raise InputError(f"{name}: {error}, not {_shown(pair)}") from None
     return None
+
+
+def _label_name(positional: Positional) -> str:
+    """The column name of labels given beside a DataFrame with one or two texts per row."""
+    with suppress(InputError):
+        return positional(2)[-1]
+    return positional(3)[-1]  # the task reads pairs
 
 
 def _scalar_text(value: Any) -> str:
