@@ -471,8 +471,8 @@ class Task(ABC):
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
         """Keys of a row; rows that share one must be in the same fold, so that answers cannot be
-        memorised."""
-        return row.texts
+        memorised. Empty texts, such as missing second ones, do not connect rows."""
+        return [text for text in row.texts if text.strip()]
 
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         """The texts of a row for continued pretraining."""
