@@ -411,6 +411,17 @@ def test_a_dry_run_names_columns_empty_texts_and_known_test_rows():
     assert "says little" in preview_fit(rows, test=rows)
 
 
+def test_a_dry_run_counts_the_training_rows_without_those_of_dev():
+    rows = {"text": [f"text {i}" for i in range(10)], "label": ["a", "b"] * 5}
+    dev = {"text": ["text 1", "text 3", "new"], "label": ["b", "b", "b"]}
+    lines = preview_fit(rows, dev=dev).splitlines()
+    assert lines[0].startswith("classify: 8 labelled texts")
+    assert lines[2] == "2 training rows share a text with a dev row: no model is trained on them"
+    assert lines[3] == "labels: a 62.5%, b 37.5%"
+    with pytest.raises(InputError, match="nearly all rows of the train data share a text with"):
+        preview_fit(rows, dev=rows)
+
+
 def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tmp_path: Path):
     other = tmp_path / "other.txt"
     other.write_text("这是一段中文文本。\n" * 3 + "另一段文本\n")

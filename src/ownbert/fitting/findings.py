@@ -155,7 +155,7 @@ def _of_rows(
         if outputs.shape[1] > 1:
             return {}
         return {"hardest": lambda: tuple(largest_errors(outputs[:, 0], targets[:, 0]))}
-    learnt = [compared.rows.rows[i] for i in compared.rows.learnt]
+    learnt = compared.rows.training
     if isinstance(task, MultiLabelTask):
         return {"train_counts": lambda: tuple(map(int, task.label_counts(learnt)))}
     counts = Counter(row.target for row in learnt)

@@ -252,7 +252,7 @@ class Fit:
     def preview(self) -> Iterator[str]:
         """Describe the files and the models that would be fitted."""
         yield from (*self.given.notices(), *self.given.test_notices())
-        if shares := label_shares(self.rows.task, self.rows.rows):
+        if shares := label_shares(self.rows.task, self.rows.training):
             yield f"labels: {shares}"
         given, pretrains = self.given, self.recipe.model is None
         names = [*view_names(self.rows, given.kind), *["self-trained"] * given.self_training_helps]

@@ -11,7 +11,7 @@ import pytest
 from ownbert.exceptions import InputError
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
-from ownbert.tables.memory import table_of
+from ownbert.tables.memory import MemoryTable, table_of
 
 
 def table(path: Path, labels: list, texts: list[str] | None = None) -> Path:
@@ -120,6 +120,22 @@ def test_texts_that_connect_all_pairs_are_named_as_the_cause(tmp_path: Path):
         read_labelled(task, data, None, seed=0)
     dev = table_of({"text1": ["one", "two"], "text2": ["three", "four"], "label": ["a", "b"]})
     assert len(read_labelled(task, data, dev, seed=0).held_out) == 2
+
+
+def test_missing_second_texts_do_not_connect_rows():
+    """They had filled a fold of their own, and dropped all such rows beside a dev file with one."""
+
+    def pairs(start: int, count: int) -> MemoryTable:
+        titles = [f"title {start + i}" for i in range(count)]
+        bodies = ["" if i % 2 else f"body {start + i}" for i in range(count)]
+        return table_of({"text1": titles, "text2": bodies, "label": ["a", "b", "b", "a"] * 10})
+
+    train, dev = pairs(0, 40), pairs(100, 40)
+    task = find_task(train, ColumnNames())
+    rows = read_labelled(task, train, None, seed=0)
+    assert [len(held_out) for _, held_out in rows.folds] == [8] * 5
+    rows = read_labelled(task, train, dev, seed=0)
+    assert (len(rows.learnt), rows.shared_with_dev) == (40, 0)
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,10 @@ class FitInput:
         yield from self.notes
         yield from self.rows.task.notes()
         yield from (f"warning: {line}" for line in self.rows.task.warnings())
-        rows, unit = [self.rows.rows[i] for i in self.rows.learnt], self.rows.task.unit
+        if shared := self.rows.shared_with_dev:
+            unused = "no model is trained on them"
+            yield f"{shared:,} training rows share a text with a dev row: {unused}"
+        rows, unit = self.rows.training, self.rows.task.unit
         for empty in empty_texts(LabelledSplit("training", rows, str(self.train), unit)):
             yield f"warning: {empty.line}"
 

@@ -61,6 +61,16 @@ class LabelledRows:
         return np.arange(len(self.rows)) if self.refit else self.folds[0][0]
 
     @property
+    def training(self) -> list[Row]:
+        """The rows that a single final model is trained on."""
+        return [self.rows[i] for i in self.learnt]
+
+    @property
+    def shared_with_dev(self) -> int:
+        """Number of rows that no model is trained on because they share a text with a dev row."""
+        return 0 if self.refit else int(self.held_out[0]) - len(self.learnt)
+
+    @property
     def first_fold(self) -> tuple[list[Row], list[Row]]:
         """The training rows and the held-out rows of the first fold."""
         learn, held_out = self.folds[0]
@@ -171,10 +181,12 @@ def read_labelled(
         if len(dev_rows) < 2:
             raise InputError(f"{dev} has one row; models are compared on two or more")
         texts = {text for row in dev_rows for text in task.fold_keys(row)}
-        # Rows that occur in both files are not trained on.
+        # Rows that share a text with a dev row are not trained on.
         unrelated = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
         if len({str(rows[i].target) for i in unrelated}) < 2:
-            raise InputError(f"nearly all rows of {train} are in {dev} too; give other dev rows")
+            raise InputError(
+                f"nearly all rows of {train} share a text with rows of {dev}; give other dev rows"
+            )
         held_out = np.arange(len(rows), len(rows) + len(dev_rows))
         folds = [(np.asarray(unrelated), held_out)]
         rows += dev_rows
