@@ -350,6 +350,9 @@ def test_the_best_member_answers_where_the_blend_is_no_better(topics: Path, tmp_
     assert done.returncode == 0
     score, blend = metric_of(out), json.loads((out / "blend.json").read_text())
     report = json.loads((out / "report.json").read_text())
+    lines = (topics / "train.csv").read_text().splitlines()
+    for row in report["hardest"]:
+        assert row["text"] in lines[int(row["place"].removeprefix("line ")) - 1]
     best = max(row["score"] for row in report["leaderboard"])
     if len(blend["members"]) == 1:
         assert report["best"] != "blend of all"

@@ -187,9 +187,12 @@ def test_errors_of_texts_with_the_same_beginning_are_those_of_their_rows():
     rows = [Row(i, (f"{'word ' * 120}{i}",), "a") for i in range(1, 4)]
     start = cleaned(rows[0].texts[0], 500)
     error = {"text": start, "place": "row 2", "given": 0, "suggested": 1, "score": 0.9}
-    report = {"labels": ["a", "b"], "label_errors": [error]}
-    assert [row["text"] for row in label_errors(report, rows)] == [rows[1].texts[0]]
-    assert [row["place"] for row in label_errors(report, [])] == ["row 2"]
+    report = {"labels": ["a", "b"], "label_errors": [error, {**error, "place": "line 1"}]}
+    assert [row["text"] for row in label_errors(report, rows)] == [
+        rows[1].texts[0],
+        rows[0].texts[0],
+    ]
+    assert [row["place"] for row in label_errors(report, [])] == ["row 2", "line 1"]
     assert label_errors(report, [Row(2, ("another",), "a")]) == []
 
 

@@ -24,6 +24,7 @@ from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_all
+from ownbert.tables.tables import place_within
 from ownbert.tasks.label_errors import find_label_errors
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
@@ -124,7 +125,7 @@ def make_report(
         scores=compared.metrics(scores),
         labels=tuple(task.labels),
         texts=[" / ".join(rows.rows[i].texts) for i in held_out],
-        places=[rows.rows[i].place("") for i in held_out],
+        places=[place_within(rows.file, rows.rows[i].line) for i in held_out],
         test_rows=len(test),
         learnt_from_test=learnt_from_test,
         data=data,

@@ -64,8 +64,13 @@ def ending_of(path: PathLike) -> str:
 
 def place(path: Source, position: int) -> str:
     """The location of a row, for messages: ``train.csv, line 7``."""
+    return f"{path}, {place_within(path, position)}"
+
+
+def place_within(path: Source, position: int) -> str:
+    """The location of a row in its file or table: ``line 7``, ``row 7``."""
     what = "row" if kind_of(path) in ("parquet", memory.KIND) else "line"
-    return f"{path}, {what} {position}"
+    return f"{what} {position}"
 
 
 def columns(path: Source) -> list[str]:

@@ -56,18 +56,18 @@ def label_errors(report: dict[str, Any], known: Sequence[Row]) -> list[dict[str,
     if "label_errors" not in report:
         raise InputError(f"likely label errors are in the {REPORT} that ownbert fit writes")
     rows: list[dict[str, Any]] = []
-    # Texts of the same beginning are distinguished by their places.
+    # Texts of the same beginning are distinguished by their places: "line 7", earlier "row 7".
     whole_texts: dict[Any, str] = {}
     for one in known:
         start = cleaned(one.texts[0], SHOWN_TEXT)
-        whole_texts[start] = whole_texts[start, one.place("")] = one.texts[0]
+        whole_texts[start] = whole_texts[start, str(one.line)] = one.texts[0]
     for each in report["label_errors"]:
         names = dict(enumerate(report.get("labels", [])))
         given, suggested = (names.get(each[k], str(each[k])) for k in ("given", "suggested"))
         row = {"given": given, "suggested": suggested, "score": each["score"]}
         start = each["text"]
         if start in whole_texts:
-            of_row = whole_texts.get((start, each["place"]), whole_texts[start])
+            of_row = whole_texts.get((start, each["place"].rpartition(" ")[2]), whole_texts[start])
             rows.append({"text": of_row, "label": "", **row})
         elif not known:
             rows.append({"place": each["place"], **row})

@@ -115,7 +115,7 @@ class Report:
         typical: held-out rows with the most confident predictions.
         texts: texts of the held-out rows, indexed by ``row`` of label errors, hardest and typical
             rows.
-        places: locations of these rows for readers ("train.csv, line 7"); by default row numbers.
+        places: locations of these rows for readers ("line 7"); by default row numbers.
         drift: differences between labelled and unlabelled texts.
         test_rows: number of test rows.
         learnt_from_test: number of test rows whose texts are also in the training data.

@@ -41,6 +41,7 @@ class LabelledRows:
             rows of all folds.
         refit: whether final models may be trained on all rows, that is, there is no dev file.
         source: description of the held-out rows for the user.
+        file: file or table of the held-out rows.
     """
 
     task: Task
@@ -49,6 +50,7 @@ class LabelledRows:
     folds: Sequence[tuple[np.ndarray, np.ndarray]]
     refit: bool
     source: str
+    file: Source
 
     @property
     def held_out(self) -> np.ndarray:
@@ -194,7 +196,8 @@ def read_labelled(
     else:
         folds, source = _make_folds(task, rows, train, seed)
         refit = True
-    return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source)
+    file = train if dev is None else dev
+    return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source, file)
 
 
 def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
