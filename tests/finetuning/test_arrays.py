@@ -78,6 +78,13 @@ def test_weights_are_of_classes_with_equal_values():
         assert json.loads(weights) == dict(zip(classes.values(), (1, 2), strict=True))
 
 
+def test_a_series_of_lists_is_read_like_a_list():
+    pandas = pytest.importorskip("pandas")
+    assert labels_of(pandas.Series([["x"], ["y"]])) == ["x", "y"]
+    with pytest.raises(InputError, match="y has several labels for each text"):
+        labels_of(pandas.Series([["x", "y"], ["y"], []]))
+
+
 def test_labels_of_pandas_keep_their_type():
     pandas = pytest.importorskip("pandas")
     for values, dtype, kind in (

@@ -76,6 +76,9 @@ def labels_of(y: Any) -> Any:
     if y is None:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
+    kind = getattr(getattr(y, "dtype", None), "kind", "")
+    if kind == "O" and any(isinstance(one, list | tuple) for one in y):
+        y = list(y)  # a Series of lists
     if _is_list_of_ones(y):
         y = [one for (one,) in y]
     _require_listed(y)
