@@ -2,6 +2,7 @@
 that."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ownbert import InputError, Predictor, vit
 from ownbert.checkpoint import save
 from ownbert.images.pixels import Processor
 from ownbert.inspect.errors.analysis import analyse_errors, as_lines
-from ownbert.inspect.errors.judgement import judge_answers
+from ownbert.inspect.errors.judgement import NONE, judge_answers
 from ownbert.tables.squad import GoldAnswer
 from ownbert.tasks.question_answering.answer import PredictedAnswer, QuestionRow
 from support.cli import run_cli
@@ -29,7 +30,7 @@ SIZES: dict[str, Any] = {
 TEXTS = ["a b c", "b c d", "c d", "d e f", "e f", "f a", "a d e", "b f"]
 
 
-def test_a_label_too_many_and_one_too_few(tmp_path: Path):
+def test_a_label_too_many_and_one_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made(tmp_path / "model", "classification")
     change_config(tmp_path / "model", ownbert_task={"name": "multilabel", "threshold": 0.5})
     sure = Predictor(tmp_path / "model").predict_proba(TEXTS)
@@ -56,6 +57,10 @@ def test_a_label_too_many_and_one_too_few(tmp_path: Path):
     assert extra.neighbour == (", ".join(answers[row]), TEXTS[row])
     assert set(extra.words) <= set(TEXTS[row].split())
     assert {each.label for each in found.label_errors} <= {extra.label, missing.label}
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
+    shown = "\n".join(as_lines(replace(found, confusions=(("error", NONE, 1),))))
+    assert f": 非 {gone} -> {gone} " in shown
+    assert "error -> 无: 1" in shown  # the user's label stays as it is
 
 
 def test_the_numbers_that_are_farthest_off(tmp_path: Path):

@@ -19,7 +19,7 @@ from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
-from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
+from ownbert.inspect.errors.judgement import JUDGES, Named, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS
 from ownbert.language import translated
@@ -331,6 +331,9 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
         text = " ".join(text.split())
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
+    def named(name: str) -> str:
+        return translated(name) if isinstance(name, Named) else name
+
     numbers = analysis.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
     lines = [
@@ -339,9 +342,7 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
         else translated(f"{analysis.errors:.1%} of {analysis.rows:,} rows are wrong")
     ]
     if analysis.confusions:
-        shown = "; ".join(
-            f"{translated(a)} -> {translated(b)}: {n:,}" for a, b, n in analysis.confusions
-        )
+        shown = "; ".join(f"{named(a)} -> {named(b)}: {n:,}" for a, b, n in analysis.confusions)
         lines += ["", translated("label -> prediction, most frequent"), f"  {shown}"]
     if analysis.groups:
         lines += ["", translated("groups with a higher error rate than all rows")]
@@ -364,7 +365,8 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
         lines += ["", translated(title), f"  {translated(header)}"]
         for each in mistakes:
             text, label, predicted = (
-                start(shown) for shown in (" / ".join(each.texts), each.label, each.predicted)
+                start(shown)
+                for shown in (" / ".join(each.texts), named(each.label), named(each.predicted))
             )
             lines.append(f"  {each.line}: {label} -> {predicted} {each.probability:.3f}  {text}")
             if each.words:

@@ -14,8 +14,15 @@ from ownbert.tasks.question_answering.answer_metrics import compare
 from ownbert.tasks.rows import Row
 from ownbert.tasks.token_classification.entities import are_entity_tags, entities
 
-NONE = "none"
-_NO_ANSWER, _AN_ANSWER = "no answer", "an answer"
+
+class Named(str):
+    """A name shown instead of a label or an answer, and translated there."""
+
+    __slots__ = ()
+
+
+NONE = Named("none")
+_NO_ANSWER, _AN_ANSWER = Named("no answer"), Named("an answer")
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ def judge_label_sets(
     def answer(i: int, c: int) -> WrongAnswer:
         name, holds = task.labels[c], bool(answered[i, c])
         confidence = probabilities[i, c] if holds else 1 - probabilities[i, c]
-        both = (f"not {name}", name) if holds else (name, f"not {name}")
+        both = (Named(f"not {name}"), name) if holds else (name, Named(f"not {name}"))
         return WrongAnswer(i, *both, float(confidence), name, name, not holds)
 
     pairs: list[tuple[str, str]] = []
@@ -197,7 +204,9 @@ def _entities_of(
         other = next((o for o in predicted if o[1] < entity[2] and entity[1] < o[2]), None)
         name = NONE if other is None else other[0]
         same = other is not None and other[0] == entity[0]
-        differing.append((entity, other, entity[0], f"{name}, other words" if same else name))
+        differing.append(
+            (entity, other, entity[0], Named(f"{name}, other words") if same else name)
+        )
     for other in predicted:
         if all(o[2] <= other[1] or other[2] <= o[1] for o in right):
             differing.append((None, other, NONE, other[0]))
@@ -270,12 +279,12 @@ def _place(row: Row, answer: Any) -> str:
         if start >= 0:
             spans.append((start, start + len(gold.text)))
     if any(start == answer.start for start, _ in spans):
-        return "right start, other end"
+        return Named("right start, other end")
     if any(end == answer.end for _, end in spans):
-        return "other start, right end"
+        return Named("other start, right end")
     if any(start < answer.end and answer.start < end for start, end in spans):
-        return "other start and end, overlapping"
-    return "elsewhere"
+        return Named("other start and end, overlapping")
+    return Named("elsewhere")
 
 
 def judge_choices(
