@@ -344,6 +344,10 @@ def test_what_was_decided_is_said(tmp_path: Path):
     assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)
     shown = said(["Smith, J", "Doe, A"] * 10, task="multilabel")
     assert "separated by ','; choose another separator with --label-separator" in shown
+    shown = said(["0 7 16", "7", "", "0 16"] * 10)
+    assert shown.startswith("multilabel: 40 labelled texts of words, 3 labels")
+    assert "separated by ' '; choose" in shown
+    assert "New York 50.0%" in said(["New York", "Rome"] * 10, task="multilabel")
     shown = said(["Smith, J|Doe, A", "Doe, A"] * 10, task="multilabel", label_separator="|")
     assert "labels: Doe, A 100.0%, Smith, J 50.0%" in shown
 

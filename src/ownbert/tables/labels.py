@@ -20,6 +20,7 @@ from ownbert.tables.tables import as_text
 
 # Separators of labels in a cell, those least likely to occur inside a label first.
 SEPARATORS = ("|", ";", ",")
+_NUMBERED = re.compile(r"[ \d]*")
 # Integers with more distinct values than this are classes only if they repeat this often.
 _MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
 # Classes that are numbers are reported from this many.
@@ -151,7 +152,8 @@ def label_sets(
 
     Args:
         cells: cells of a column; an empty text is a row without labels.
-        separator: separator of labels within a cell; None: the first of ``SEPARATORS`` that occurs.
+        separator: separator of labels within a cell; None: the first of ``SEPARATORS`` that
+            occurs, or a space between whole numbers.
         known, names: see ``single_labels``.
 
     Raises:
@@ -169,7 +171,9 @@ def label_sets(
         values = [[n for n, on in zip(vector_names, v, strict=True) if _is_on(on)] for v in values]
     texts = [v for v in values if isinstance(v, str)]
     if separator is None:
-        separator = next((mark for mark in SEPARATORS if any(mark in v for v in texts)), None)
+        stripped = [v.strip() for v in texts]
+        marks = _separators(stripped)
+        separator = next((mark for mark in marks if any(mark in v for v in stripped)), None)
         if separator is not None:
             note = (
                 f"labels in one cell are separated by {separator!r}; choose another separator "
@@ -612,10 +616,15 @@ def _value_of(name: str) -> Any:
     return float(name) if _NUMBER.fullmatch(name) else None
 
 
+def _separators(texts: Sequence[str]) -> Sequence[str]:
+    """Marks that may separate labels in a cell; names may have spaces, whole numbers do not."""
+    return (*SEPARATORS, " ") if all(map(_NUMBERED.fullmatch, texts)) else SEPARATORS
+
+
 def _has_separators(texts: Sequence[str]) -> bool:
     """Whether cells contain several labels: labels also occur alone, or in more combinations than
     there are labels."""
-    for separator in SEPARATORS:
+    for separator in _separators(texts):
         parts = [text.split(separator) for text in texts]
         several = sum(len(part) > 1 for part in parts)
         alone = {part[0] for part in parts if len(part) == 1}
