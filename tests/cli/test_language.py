@@ -113,5 +113,13 @@ def test_numbers_and_names_are_filled_in(monkeypatch: pytest.MonkeyPatch):
     assert shown.startswith("无")
     assert translated("no such folder: a{}b") == "目录不存在：a{}b"
     assert translated("something else") == "something else"
+    lengths = (
+        "4 documents, 4 sentences, 9 tokens, 8 in the vocabulary; 5 training sequences of up to "
+    )
+    assert "最多 128，然后 512 个词元" in translated(f"{lengths}128, then 512 tokens, 1 held out")
+    phases = (
+        "tiny: 2 layers of 128, 2 heads, 9 parameters; 6 steps of mlm + bow, then mlm on cpu in x"
+    )
+    assert "；mlm + bow，然后 mlm，6 步，" in translated(phases)
     monkeypatch.setenv("OWNBERT_LANGUAGE", "en")
     assert translated("no such folder: a") == "no such folder: a"

@@ -9,6 +9,7 @@ import yaml
 
 from ownbert.batches.batch import Example
 from ownbert.finetuning.preview import preview_finetuning
+from ownbert.language import translated
 from ownbert.tasks.text_input import UnknownWords, readable
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
@@ -60,7 +61,9 @@ def test_lengths_are_those_of_the_texts(pretrained: Path, topics: Path):
     )
 
 
-def test_of_many_labels_those_that_stand_out(pretrained: Path, tmp_path: Path):
+def test_of_many_labels_those_that_stand_out(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     rng, path = random.Random(0), tmp_path / "many.csv"
     labels = [f"topic{i:02}" for i in range(30) for _ in range(i + 1)]
     rows = [f"{label},red{rng.randint(0, 11)} w{i % 31} 9" for i, label in enumerate(labels)]
@@ -71,6 +74,8 @@ def test_of_many_labels_those_that_stand_out(pretrained: Path, tmp_path: Path):
     assert frequent.count("topic") == 10
     assert rarest.split(", ")[-1] == "topic00 1 (0.2%)"
     assert rarest.count("topic") == 5
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
+    assert translated(line).startswith("标签（训练）：共 30 种；最常见的：topic29 30 (6.5%), ")
 
 
 def test_texts_that_the_vocabulary_does_not_know_are_a_warning(pretrained: Path, tmp_path: Path):
