@@ -7,13 +7,17 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.cells import cell_len
 
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.contents import LeaderboardRow, Report
 from ownbert.fitting.report.report import as_json, as_text
 from ownbert.fitting.report.report_page import as_page
+from ownbert.inspect.explain.faithfulness import Faithfulness, faithfulness_table
+from ownbert.inspect.heads.importance import heads_table
 from ownbert.inspect.trace.formula import formula_of
 from ownbert.inspect.trace.trace_page import as_page as trace_page
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
@@ -224,6 +228,8 @@ def test_a_report_is_chinese_and_its_json_english(tmp_path: Path):
         card = (tmp_path / "README.md").read_text()
         lines = re.sub(r"```.*?```|<!--.*?-->|`[^`]*`", "", card, flags=re.DOTALL)
         assert not english_words(lines)
+        assert "macro F1" not in card
+        assert not re.search(r"\d rows", page)
         assert "## 数据与设置" in card
         assert "library_name: ownbert" in card
 
@@ -238,6 +244,17 @@ def test_lines_of_a_run():
     for text in (describe(row), *live_parts(row, row)):
         assert not re.search("[a-z]{4,}", text.replace("tokens/s", "")), text
     assert describe(row).startswith("第 1,200 步  验证集")
+
+
+@pytest.mark.usefixtures("chinese")
+def test_the_columns_of_tables_are_aligned():
+    head, *rows = heads_table(np.ones((2, 2)), [(0, 0), (1, 1)])
+    assert rows[0].startswith("第 0 层")
+    assert {cell_len(row) for row in rows} == {cell_len(head)}
+    measured = Faithfulness(np.ones((3, 2)), np.ones((3, 2)), np.ones(3))
+    head, *rows = faithfulness_table({"random order": measured, "leave_one_out": measured})
+    assert rows[0].startswith("随机顺序 ")
+    assert {cell_len(row) for row in rows} == {cell_len(head)}
 
 
 @pytest.mark.usefixtures("chinese")

@@ -28,7 +28,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "headline": translated(headline(report)[0]),
         "lead": board.lead,
         "leaderboard": table(board.columns, board.rows, most=MAX_ROWS),
-        "other_metrics": table(("metric", "value"), others) if others else "",
+        "other_metrics": table(("metric", "value"), in_words(others)) if others else "",
         "facts": table(("", ""), facts),
         # Linear models alone take only seconds.
         "network": network,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len, set_cell_size
 
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.explain import Explainer
@@ -163,10 +164,13 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 def faithfulness_table(results: Mapping[str, Faithfulness]) -> list[str]:
     """A table with one line per method: means and standard errors."""
     names = ("comprehensiveness", "sufficiency", "correlation")
-    width = max(len(name) for name in results)
-    lines = [" " * width + "".join(f"  {translated(name):>17}" for name in names)]
+    width = max(cell_len(translated(name)) for name in results)
+    headings = [translated(name) for name in names]
+    lines = [" " * width + "".join(" " * (19 - cell_len(one)) + one for one in headings)]
     for name, each in results.items():
         row = each.row()
         cells = (f"{row[n]:+.3f} ± {row[f'{n}_error']:.3f}" for n in names)
-        lines.append(f"{translated(name):<{width}}" + "".join(f"  {cell:>17}" for cell in cells))
+        lines.append(
+            set_cell_size(translated(name), width) + "".join(f"  {cell:>17}" for cell in cells)
+        )
     return lines

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.cells import set_cell_size
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, pack
@@ -17,6 +18,7 @@ from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.opened import Networks, read_labelled_rows
 from ownbert.inspect.observing import evaluating
+from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective
 from ownbert.tables.columns import ColumnNames
@@ -166,5 +168,5 @@ def heads_table(importance: np.ndarray, kept: Sequence[tuple[int, int]]) -> list
     lines = [" " * width + "".join(f"{head:>8}" for head in range(importance.shape[1]))]
     for layer, row in enumerate(importance):
         cells = (f"{v:8.3f}" if (layer, h) in left else f"{'.':>8}" for h, v in enumerate(row))
-        lines.append(f"{f'layer {layer}':<{width}}" + "".join(cells))
+        lines.append(set_cell_size(translated(f"layer {layer}"), width) + "".join(cells))
     return lines
