@@ -14,6 +14,7 @@ from ownbert.checkpoint import save
 from ownbert.images.pixels import Processor
 from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 from ownbert.inspect.errors.judgement import NONE, judge_answers
+from ownbert.inspect.explain.methods import METHODS
 from ownbert.tables.squad import GoldAnswer
 from ownbert.tasks.question_answering.answer import PredictedAnswer, QuestionRow
 from support.cli import run_cli
@@ -61,6 +62,17 @@ def test_a_label_too_many_and_one_too_few(tmp_path: Path, monkeypatch: pytest.Mo
     shown = "\n".join(as_lines(replace(found, confusions=(("error", NONE, 1),))))
     assert f": 非 {gone} -> {gone} " in shown
     assert "error -> 无: 1" in shown  # the user's label stays as it is
+
+
+def test_long_texts_are_not_masked_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made(tmp_path / "model", "classification")
+    text = " ".join(TEXTS * 16)
+    predictor = Predictor(tmp_path / "model")
+    other = next(label for label in predictor.labels if label != predictor.predict(text))
+    monkeypatch.delitem(METHODS, "leave_one_out")  # type: ignore[arg-type]
+    (mistake,) = analyse_errors(tmp_path / "model", [(text, other)]).mistakes
+    assert mistake.words
+    assert set(mistake.words) <= set(text.split())
 
 
 def test_the_numbers_that_are_farthest_off(tmp_path: Path):

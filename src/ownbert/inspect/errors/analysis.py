@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import sqrt
@@ -33,6 +34,8 @@ from ownbert.views.view_features import Texts
 # overall one.
 _FEWEST, _CLEARLY = 10, 2.0
 _EXPLAINED_WORDS = 5
+# Texts of more tokens are explained by the gradient: one pass instead of one for each word.
+_MOST_PASSES = 256
 _SHOWN = 100  # characters of a text or a label
 # Clusters of vectors: mean rows per cluster, maximum number, and words in a cluster's name.
 _ROWS_OF_CLUSTER, _CLUSTERS, _NAMING_WORDS = 25, 12, 3
@@ -214,15 +217,14 @@ def _words_of(
     if predictor.task.reads_arrays:
         return [[] for _ in chosen]
     explainer = Explainer(predictor, device=predictor.compute.device)
-    method = "leave_one_out" if explainer.linear is None else CONTRIBUTIONS
     words = []
     for each in chosen:
         explanations = []
-        if each.target is not None:
-            try:
+        for method in _methods(explainer, rows[each.row]) if each.target is not None else ():
+            # A blend's network may predict something else.
+            with suppress(InputError):
                 explanations = explainer([rows[each.row]], method=method, target=each.wanted)
-            except InputError:  # a blend's network may predict something else
-                explanations = []
+                break
         named = [one for one in explanations if one.target == each.target]
         if not named:  # a text without words
             words.append([])
@@ -231,6 +233,15 @@ def _words_of(
         order = np.argsort(-values, kind="stable")[:_EXPLAINED_WORDS].tolist()
         words.append([named[0].word(i) for i in order if values[i] > 0])
     return words
+
+
+def _methods(explainer: Explainer, row: Row) -> tuple[str, ...]:
+    """Methods to try in order: one pass per word is too slow for long texts, but the gradient does
+    not exist for a network that reads n-grams."""
+    if explainer.linear is not None:
+        return (CONTRIBUTIONS,)
+    tokens = len(explainer.tokenizer.encode_batch([" ".join(row.texts)])[0])
+    return ("gradient_x_input", "leave_one_out") if tokens > _MOST_PASSES else ("leave_one_out",)
 
 
 def _vectors_of(predictor: Opened) -> Callable[[Sequence[Row]], np.ndarray]:
