@@ -324,6 +324,8 @@ def positional_names(
             raise InputError(f"a row must be {several or 'one text'}")
         both = next((spec.pairs[0] for spec in wanted if spec.role == "second" and spec.pairs), ())
         usual: dict[str, str] = dict(zip(("text", "second"), both, strict=False))
+        if not labelled and wanted[0].names[0] in WORD_NAMES:
+            usual["text"] = TEXT_NAMES[0]  # a plain text; a row of words is a list
         return [
             getattr(given, spec.role) or usual.get(spec.role) or spec.names[0] for spec in wanted
         ]

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError
-from ownbert.tables.columns import ColumnNames
+from ownbert.tables.columns import COLUMNS, ColumnNames, positional_names
+from ownbert.tables.memory import table_of
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences
 
 WORDS, TAGS = ["Ann", "saw", "New", "York"], ["B-per", "O", "B-loc", "I-loc"]
@@ -71,6 +72,9 @@ def test_plain_text_and_chinese_to_predict(tmp_path: Path):
     ]
     (tmp_path / "b.csv").write_text("words\n我们 好\n", encoding="utf-8")
     assert next(stream_sentences(tmp_path / "b.csv", ColumnNames())).texts == ("我们", "好")
+    named = positional_names(COLUMNS["tag"], ColumnNames(), labelled=False)
+    table = table_of(["我们 Ann"], name="the texts", positional=named)
+    assert next(stream_sentences(table, ColumnNames())).texts == ("我", "们", "Ann")
     (tmp_path / "a.conll").write_text("Ann\nsaw\n\nBob\n")
     assert [r.texts for r in stream_sentences(tmp_path / "a.conll", ColumnNames())] == [
         ("Ann", "saw"),
