@@ -38,6 +38,11 @@ def echo(text: str = "", *, err: bool = False, end: str = "\n", flush: bool = Fa
     print(printable(text), end=end, flush=flush, file=sys.stderr if err else sys.stdout)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a text in the language of the locale; ``err``: to standard error."""
+    echo(translated(text), err=err)
+
+
 def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print rows as JSON lines as they arrive."""
     for row in rows:

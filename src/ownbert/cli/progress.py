@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.language import translated
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, say
 
 
 def saying(*, quiet: bool) -> Callable[[str], None]:
     """A function that prints notes and warnings to standard error; only warnings if ``quiet``."""
 
-    def say(text: str) -> None:
+    def note(text: str) -> None:
         if not (quiet and text.startswith("note: ")):
-            echo(translated(text), err=True)
+            say(text, err=True)
 
-    return say
+    return note
 
 
 def say_saved(done: str, path: Path, *, quiet: bool) -> None:
     """Print what was done, such as "3 texts embedded", and where it was saved."""
     if not quiet:
-        echo(translated(f"{done}; saved {path}"))
+        say(f"{done}; saved {path}")
 
 
 @contextmanager

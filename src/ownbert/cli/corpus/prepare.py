@@ -13,9 +13,8 @@ from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
 from ownbert.cli.recipe_options import settings_command
 from ownbert.exceptions import counted
-from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 if TYPE_CHECKING:
     from ownbert.corpus.store import Store
@@ -97,7 +96,7 @@ def prepare(
         )
     if not quiet:
         for line in report(store, output, dropped=settings.duplicates == "drop"):
-            echo(translated(line))
+            say(line)
 
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:

@@ -8,8 +8,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import counting
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 
 def vocab(
@@ -69,5 +68,5 @@ def vocab(
             progress=progress,
         )
     if not quiet:
-        echo(translated(format_report(report)))
-        echo(translated(f"saved {output}"))
+        say(format_report(report))
+        say(f"saved {output}")

@@ -7,8 +7,7 @@ import typer
 
 from ownbert.cli.options import Quiet
 from ownbert.exceptions import InputError
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 
 def convert(
@@ -59,5 +58,5 @@ def convert(
         model = run(checkpoint, output, config=config, vocabulary=vocab, cased=cased)
     if not quiet:
         count = sum(parameter.numel() for parameter in model.parameters())
-        echo(translated(f"{model.config.num_hidden_layers} layers, {count:,} parameters"))
-        echo(translated(f"saved {output}"))
+        say(f"{model.config.num_hidden_layers} layers, {count:,} parameters")
+        say(f"saved {output}")

@@ -8,8 +8,7 @@ import typer
 from ownbert.cli.options import Quiet, TextColumn
 from ownbert.cli.progress import saying
 from ownbert.exceptions import InputError
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 
 def export(
@@ -69,10 +68,8 @@ def export(
         say=saying(quiet=False),
     )
     if not quiet:
-        echo(
-            translated(
-                f"largest difference {parity.largest_difference:.2g}, lowest cosine "
-                f"{parity.least_cosine:.6f}, on {parity.texts:,} texts"
-            )
+        say(
+            f"largest difference {parity.largest_difference:.2g}, lowest cosine "
+            f"{parity.least_cosine:.6f}, on {parity.texts:,} texts"
         )
-        echo(translated(f"saved {output}"))
+        say(f"saved {output}")

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import Quiet
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 
 def push(
@@ -45,9 +44,9 @@ def push(
         message=message,
         with_texts=with_texts,
         dry_run=dry_run,
-        say=None if quiet and not dry_run else lambda line: echo(translated(line)),
+        say=None if quiet and not dry_run else say,
     )
     if dry_run:
-        echo(translated("nothing was uploaded"))
+        say("nothing was uploaded")
     elif not quiet:
-        echo(translated(f"saved {address}"))
+        say(f"saved {address}")

@@ -8,8 +8,7 @@ import typer
 from ownbert.cli.options import Quiet, TextColumn
 from ownbert.cli.progress import saying
 from ownbert.exceptions import InputError
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 
 def quantize(
@@ -56,15 +55,13 @@ def quantize(
         say=saying(quiet=False),
     )
     if not quiet:
-        echo(
-            translated(
-                f"lowest cosine {parity.least_cosine:.4f}, mean {parity.mean_cosine:.4f}, on "
-                f"{parity.texts:,} texts"
-            )
+        say(
+            f"lowest cosine {parity.least_cosine:.4f}, mean {parity.mean_cosine:.4f}, on "
+            f"{parity.texts:,} texts"
         )
         for kind, head in parity.heads.items():
             if (described := head.describe()) is not None:
-                echo(translated(f"{kind}: {described}"))
+                say(f"{kind}: {described}")
         sizes = [f"{size / 1e6:,.1f}" for size in (parity.bytes_before, parity.bytes_after)]
-        echo(translated(f"the weights have {sizes[1]} MB instead of {sizes[0]}"))
-        echo(translated(f"saved {output}"))
+        say(f"the weights have {sizes[1]} MB instead of {sizes[0]}")
+        say(f"saved {output}")

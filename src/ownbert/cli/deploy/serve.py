@@ -8,9 +8,8 @@ import typer
 from ownbert.cli.options import Quiet
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.exceptions import InputError
-from ownbert.language import translated
 from ownbert.serve.server_settings import ServeSettings
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 _SHOWN = (
     *("batch_tokens", "queue_tokens", "request_tokens", "timeout", "connections", "idle_seconds"),
@@ -104,7 +103,7 @@ def serve(
         engine=engine,
         max_memory=max_memory,
         log=not quiet,
-        say=lambda text: echo(translated(text)),
+        say=say,
         key=read_key(key_file) if key_file is not None else key,
         **settings,
     )

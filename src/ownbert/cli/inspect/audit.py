@@ -8,8 +8,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Device, Encoding, Quiet, TextColumn
 from ownbert.cli.progress import saying
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 
 
 def audit(
@@ -58,21 +57,21 @@ def audit(
     from ownbert.train.device import keep_memory
 
     keep_memory()
-    say = saying(quiet=quiet)
+    note = saying(quiet=quiet)
     if output is not None:
         require_json_name(output)
     result = run(
-        folder, train, held_out, text_column=text_column, most=most, device=device, say=say
+        folder, train, held_out, text_column=text_column, most=most, device=device, say=note
     )
     with together():
         if output is not None:
             write_json(output, result.as_json())
         warning = add_to_card(folder, result) if card else None
     if warning is not None:
-        say(warning)
+        note(warning)
     if quiet:
         return
     for name, value in lines(result):
         echo(f"{name}: {value}")
     for sentence in result.advice():
-        echo(translated(sentence))
+        say(sentence)

@@ -18,7 +18,7 @@ from ownbert.files.writing import together, write_text
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, echo, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -159,11 +159,9 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
     explainer = Explainer(folder, **how)
     if explainer.linear is None and not how["network"] and _is_part_of_blend(explainer.folder):
-        echo(
-            translated(
-                f"note: {folder.name} predicts with other models in addition to its network; only "
-                "the network is explained, and its predictions differ"
-            ),
+        say(
+            f"note: {folder.name} predicts with other models in addition to its network; only "
+            "the network is explained, and its predictions differ",
             err=True,
         )
     expected, data = settings.rows, given
@@ -194,12 +192,12 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
                 if html is None or settings.target or _is_answer(each)
             ]
             if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
-                echo(translated(f"warning: {warning}"), err=True)
+                say(f"warning: {warning}", err=True)
     _say_saved(settings)
     if not settings.outputs and not all_explanations:
-        echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+        say("nothing to explain: no words, or nothing found in them", err=True)
     elif explainer.skipped:
-        echo(translated(f"warning: {skipped_warning(explainer.skipped)}"), err=True)
+        say(f"warning: {skipped_warning(explainer.skipped)}", err=True)
 
 
 def _is_part_of_blend(folder: Path) -> bool:
@@ -234,7 +232,7 @@ def _write_json(path: Path, lines: Iterable[str]) -> None:
 
 def _say_saved(settings: ExplainSettings) -> None:
     for file in settings.outputs:
-        echo(translated(f"saved {file}"), err=settings.json)
+        say(f"saved {file}", err=settings.json)
 
 
 def _image_description(folder: Path) -> Any:
@@ -287,7 +285,7 @@ def _explain_images(
         if settings.json:
             echo(_json(each, row=False))
         elif not settings.outputs:
-            echo(translated(f"{each.texts[0]}: {each.target}, probability {each.probability:.3f}"))
+            say(f"{each.texts[0]}: {each.target}, probability {each.probability:.3f}")
     with together():
         if settings.output is not None:
             _write_json(settings.output, (_json(each, row=False) for each in explanations))

@@ -7,8 +7,7 @@ import typer
 
 from ownbert.cli.options import Device, Encoding, Network, TextColumns
 from ownbert.cli.recipe_options import settings_command
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 
 # Most answers to evaluate; each takes several hundred forward passes.
 _MOST_ROWS = 100_000
@@ -66,9 +65,9 @@ def faithfulness(
         best = best_method(curves)
         echo()
         if best is None:
-            echo(translated("no method is better than a random order"))
+            say("no method is better than a random order")
         else:
-            echo(translated(f"the most faithful on these rows: {best}"))
+            say(f"the most faithful on these rows: {best}")
     if output is not None:
         draw_curves(curves, output)
-        echo(translated(f"saved {output}"), err=json)
+        say(f"saved {output}", err=json)

@@ -12,9 +12,8 @@ from ownbert.checks import between, known
 from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns
 from ownbert.cli.recipe_options import settings_command
 from ownbert.exceptions import InputError
-from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +139,9 @@ def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, give
         if settings.json:
             echo(json.dumps(vars(measured)))
             return
-        echo(
-            translated(
-                f"layers {measured.layers}, heads {measured.heads:,}: {measured.metric} "
-                f"{measured.score:.4f}, {measured.tokens_per_second:,.0f} tokens/s"
-            )
+        say(
+            f"layers {measured.layers}, heads {measured.heads:,}: {measured.metric} "
+            f"{measured.score:.4f}, {measured.tokens_per_second:,.0f} tokens/s"
         )
 
     options = {"train": settings.train, "epochs": settings.epochs, "on_round": show}
@@ -156,4 +153,4 @@ def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, give
             rounds = pruning.heads(settings.prune or 0.0, settings.rounds)
     if settings.png is not None:
         draw_rounds(rounds, settings.png)
-    echo(translated(f"saved {output}"), err=settings.json)
+    say(f"saved {output}", err=settings.json)

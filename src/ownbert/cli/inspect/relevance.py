@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import numbers
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 
 
 def relevance(
@@ -41,5 +40,5 @@ def relevance(
     explained = draw_relevance(folder, images, output, label=label, layers=chosen)
     for one in explained:
         probability = f"{one.probabilities[one.predicted]:.3f}"
-        echo(translated(f"{one.name}: {one.answer}, probability {probability}"))
-    echo(translated(f"saved {output}"))
+        say(f"{one.name}: {one.answer}, probability {probability}")
+    say(f"saved {output}")

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 
 
 def runs(
@@ -44,7 +43,7 @@ def runs(
         raise InputError("--json and --csv cannot be combined; use one of them")
     summaries = find_runs(folder, sort=sort)
     for line in summaries.broken:
-        echo(translated(f"left out: {line}"), err=True)
+        say(f"left out: {line}", err=True)
     if json:
         echo(dumps([run.as_json() for run in summaries.runs], ensure_ascii=False, indent=2))
     elif csv:
@@ -54,4 +53,4 @@ def runs(
         echo(show_runs(summaries.runs, width=Console().width if sys.stdout.isatty() else None))
     if curves is not None:
         draw(summaries.runs, curves)
-        echo(translated(f"saved {curves}"), err=True)
+        say(f"saved {curves}", err=True)

@@ -11,9 +11,8 @@ from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.recipe_options import settings_command
 from ownbert.exceptions import InputError
-from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, echo, say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def trace(
         from ownbert.inspect.trace.trace_page import write_page
 
         write_page(result, html, inside=inside)
-        echo(translated(f"saved {html}"), err=True)
+        say(f"saved {html}", err=True)
     if settings.json:
         echo(dumps(result.as_json(), ensure_ascii=False))
     elif html is None:

@@ -8,10 +8,9 @@ import typer
 
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
-from ownbert.language import translated
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.task_kinds import TaskKind, task_kinds
-from ownbert.terminal import echo
+from ownbert.terminal import say
 from ownbert.train.training_settings import DATA
 
 app = typer.Typer(
@@ -93,7 +92,7 @@ def _command(task: str, name: str, kind: TaskKind) -> Callable[..., None]:
         if dry_run:
             from ownbert.finetuning.preview import preview_finetuning
 
-            echo(translated(preview_finetuning(task, **recipe)))
+            say(preview_finetuning(task, **recipe))
             return
         run_options = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
         finetune(task, output=o.required_output(output), **run_options, **recipe)

@@ -9,8 +9,7 @@ import typer
 from ownbert.cli.options import Output, Overwrite, Quiet, required_output
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import say
 from ownbert.train.training_settings import DATA, RUN
 
 _SHOWN = (
@@ -88,9 +87,7 @@ def fit(
 
     keep_memory()
     if dry_run:
-        echo(
-            translated(preview_fit(train, unlabelled=unlabelled or (), add=add or None, **settings))
-        )
+        say(preview_fit(train, unlabelled=unlabelled or (), add=add or None, **settings))
         return
     run(
         train,

@@ -8,9 +8,8 @@ import typer
 from ownbert import limits
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
-from ownbert.language import translated
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
-from ownbert.terminal import echo
+from ownbert.terminal import say
 from ownbert.train.training_settings import RUN
 
 SETTINGS = (
@@ -71,7 +70,7 @@ def pretrain(
     if dry_run:
         from ownbert.pretraining.pretraining_run import preview_pretraining
 
-        echo(translated(preview_pretraining(tokens, **recipe)))
+        say(preview_pretraining(tokens, **recipe))
         return
     run(
         tokens,

@@ -14,7 +14,7 @@ from ownbert.exceptions import InputError
 from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 
 _BY_NAME = {"shown": "detected by its usual names"}
 
@@ -113,4 +113,4 @@ def _compare_layers(
     if png is not None:
         values = [each.values[names[0]] for each in scores]
         draw_layers(values, shown_name(names[0]), png)
-        echo(translated(f"saved {png}"))
+        say(f"saved {png}")

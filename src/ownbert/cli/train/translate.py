@@ -13,9 +13,8 @@ from ownbert.cli.input_texts import given_input
 from ownbert.cli.progress import counting
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.exceptions import InputError
-from ownbert.language import translated
 from ownbert.settings import resolve
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 from ownbert.translate.translation_recipe import LENGTH_PENALTY, TranslateRecipe
 
 
@@ -86,7 +85,7 @@ def train(
     keep_memory()
     recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
-        echo(translated(preview_translation(**recipe)))
+        say(preview_translation(**recipe))
         return
     run_options = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
     train_translation(o.required_output(output), **run_options, **recipe)
@@ -203,6 +202,6 @@ def score(
     if json:
         echo(dumps({"pairs": len(pairs), "bleu": asdict(cased), "lowercase": asdict(lower)}))
         return
-    echo(translated(f"{len(pairs):,} pairs"))
+    say(f"{len(pairs):,} pairs")
     echo(f"BLEU {cased.score:.2f}  {cased.signature}")
     echo(f"BLEU {lower.score:.2f}  {lower.signature}")

@@ -10,9 +10,8 @@ from ownbert.checks import between
 from ownbert.cli.options import Device, Encoding, Quiet, ResumeFile, TextColumn
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.terminal import echo
+from ownbert.terminal import echo, say
 
 _GROUPS, _SHOWN = 10, 70  # printed groups, and characters of each text
 
@@ -81,20 +80,18 @@ def duplicates(
     if quiet:
         return
     rows, near = len(result.kept) + len(result.dropped), len(result.dropped) - result.exact
-    echo(
-        translated(
-            f"{rows:,} rows, {len(result.dropped):,} of them duplicates: {result.exact:,} exact, "
-            f"{near:,} near"
-        )
+    say(
+        f"{rows:,} rows, {len(result.dropped):,} of them duplicates: {result.exact:,} exact, "
+        f"{near:,} near"
     )
     if settings.against:
-        echo(translated(f"{result.leaks:,} of them duplicate a row of --against"))
+        say(f"{result.leaks:,} of them duplicate a row of --against")
     for group in result.groups[:_GROUPS]:
         for each in group[: _GROUPS + 1]:
             sign = "+" if each.kept else "-"
             echo(f"{sign} {each.similarity:.2f}  {each.source}:{each.row}  {each.text[:_SHOWN]}")
         echo()
     if (more := len(result.groups) - _GROUPS) > 0:
-        echo(translated(f"{more:,} more groups; --groups FILE writes all of them"))
+        say(f"{more:,} more groups; --groups FILE writes all of them")
     for saved in filter(None, (settings.output, settings.groups)):
-        echo(translated(f"saved {saved}"))
+        say(f"saved {saved}")

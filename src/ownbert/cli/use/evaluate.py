@@ -11,7 +11,7 @@ from ownbert.cli.recipe_options import settings_command
 from ownbert.exceptions import InputError
 from ownbert.files.writing import together
 from ownbert.language import translated
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, echo, say
 
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
@@ -87,7 +87,7 @@ def evaluate(
     picture = None if output is None else output.with_name(f"{output.stem}.{CONFUSION}")
     if output is not None and picture is not None:
         refuse_foreign(picture.parent, [picture.name], signs=[output.name])
-    say = saying(quiet=quiet)
+    note = saying(quiet=quiet)
     message = None
     with together():
         with counting("rows evaluated", quiet=quiet) as progress:
@@ -102,14 +102,14 @@ def evaluate(
                 **vars(abstain),
                 out_of_scope=out_of_scope,
                 progress=progress,
-                say=lambda text: say(text if text.startswith(_MARKS) else f"warning: {text}"),
+                say=lambda text: note(text if text.startswith(_MARKS) else f"warning: {text}"),
             )
         if picture is not None:
             message = draw_confusion(picture, scores)
         if html is not None:
             write_risk_page(html, scores, title=folder.name)
     if message is not None and not quiet:
-        echo(translated(message), err=True)
+        say(message, err=True)
     if not quiet:
         _show(scores)
 
@@ -140,5 +140,5 @@ def _show_labels(scores: "Scores") -> None:
     console().print(table)
     if (more := len(scores.labels) - _LABELS) > 0:
         labels = "label" if more == 1 else "labels"
-        echo(translated(f"and {more:,} more {labels}; -o metrics.json has them all"))
+        say(f"and {more:,} more {labels}; -o metrics.json has them all")
     echo()

@@ -11,7 +11,7 @@ from ownbert import limits
 from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import Data, Device, Engine, TextColumn, TextsOrFile
 from ownbert.language import translated
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, echo, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def fill(
     given, where = _texts(texts or [], data, text_column)
     filler = Filler(folder, top=top, device=device, engine=engine)
     if filler.engine.note:
-        echo(translated(filler.engine.note), err=True)
+        say(filler.engine.note, err=True)
     output = console()
     for number, filled in enumerate(filler(given, where=where)):
         if json:

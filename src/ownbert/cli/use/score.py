@@ -13,9 +13,8 @@ from ownbert.cli.input_texts import given_texts
 from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import settings_command
 from ownbert.exceptions import InputError, counted
-from ownbert.language import translated
 from ownbert.settings import setting
-from ownbert.terminal import echo, print_rows
+from ownbert.terminal import print_rows, say
 
 _NOTHING = (
     'nothing to score; give files, texts, such as ownbert score FOLDER "a text", or lines on '
@@ -119,7 +118,7 @@ def score(
             given |= columns.settings()
             count = run(folder, inputs, output, resume=resume, shard=own, **given)
     if settings.normal and not quiet:
-        echo(translated(f"saved {folder / NORMAL}"), err=not to_file)
+        say(f"saved {folder / NORMAL}", err=not to_file)
     if rows is not None and page is None:
         print_rows(rows)
     elif rows is not None:
@@ -131,4 +130,4 @@ def score(
     if page is not None and settings.html is not None:
         page.write(settings.html, title=folder.name)
         if not quiet:
-            echo(translated(f"saved {settings.html}"), err=not to_file)
+            say(f"saved {settings.html}", err=not to_file)

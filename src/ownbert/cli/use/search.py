@@ -14,10 +14,9 @@ from ownbert.cli.input_texts import given_input, given_texts
 from ownbert.cli.progress import counting, say_saved, saying
 from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.exceptions import InputError, counted
-from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, say
 
 app = typer.Typer(
     name="search",
@@ -192,7 +191,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
     output = console()
     if not rows:
-        echo(translated("nothing found: no text has a word of the query"), err=True)
+        say("nothing found: no text has a word of the query", err=True)
     for query, hits in groupby(rows, key=lambda row: row["query"]):
         output.print(Text(query[:_SHOWN], style="bold"))
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), expand=True)

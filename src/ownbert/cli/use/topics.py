@@ -12,10 +12,9 @@ from ownbert.cli.input_texts import given_texts
 from ownbert.cli.options import Device, Encoding, Quiet, ResumeFile, TextColumn, TextsOrFiles
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
-from ownbert.language import translated
 from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, say
 
 _NOTHING = "nothing to group; give files, texts, or lines on standard input"
 
@@ -86,4 +85,4 @@ def topics(
         table.add_row(*map(Text, (f"{number}", f"{topic.size:,}", ", ".join(topic.words))))
     console().print(table)
     for saved in filter(None, (settings.output, settings.html)):
-        echo(translated(f"saved {saved}"))
+        say(f"saved {saved}")
