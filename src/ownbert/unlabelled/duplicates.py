@@ -19,12 +19,7 @@ from ownbert.files.resumable_file import ResumableFile, made_for
 from ownbert.files.text_files import open_text
 from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.inference.embedding.embedder import in_blocks
-from ownbert.inference.embedding.vector_files import (
-    Record,
-    RowVectors,
-    as_inputs,
-    sources_of,
-)
+from ownbert.inference.embedding.vector_files import Record, RowVectors, as_inputs, sources_of
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable

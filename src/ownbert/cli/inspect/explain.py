@@ -66,11 +66,7 @@ class ExplainSettings:
     )
     html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
     png: Path | None = setting(None, "Draw the predictions and the texts as a picture.")
-    layers: str | None = setting(
-        None,
-        "Layers on the page, such as 0,3-5.",
-        shown="as many as fit",
-    )
+    layers: str | None = setting(None, "Layers on the page, such as 0,3-5.", shown="as many as fit")
     heads: str | None = setting(None, "Heads, such as 0,3-5.", shown="all")
     json: bool = setting(False, "Print JSON, one line per prediction.")
 

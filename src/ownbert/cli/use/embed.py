@@ -93,12 +93,7 @@ def embed(
 
     bulk = ray.options(texts or (), output, shard=shard, engine=engine, encoding=encoding)
     options: dict[str, Any] = {"say": saying(quiet=quiet), **vars(settings)}
-    given = {
-        **columns.settings(),
-        "device": device,
-        "precision": precision,
-        **options,
-    }
+    given = {**columns.settings(), "device": device, "precision": precision, **options}
     if bulk is not None:
         from ownbert.bulk.ray_runner import embed_with_ray
 

@@ -22,9 +22,7 @@ _WINDOW = 512
 
 
 def surprisals(
-    filler: Filler,
-    texts: Sequence[np.ndarray],
-    passes: int | None = PASSES,
+    filler: Filler, texts: Sequence[np.ndarray], passes: int | None = PASSES
 ) -> list[np.ndarray]:
     """Compute -ln p of each token of texts, given the others.
 
