@@ -54,13 +54,13 @@ def weights_checksums(folder: Path) -> dict[str, dict[str, int]]:
     return {name: checksum(inside(folder, name, form)) for name in sorted(names)}
 
 
-def model_checksums(folder: Path) -> list[tuple[str, dict[str, int]]]:
-    """The files of a model folder that may affect its output, with their checksums."""
+def model_checksums(folder: Path) -> list[list[Any]]:
+    """The files of a model folder that may affect its output, with their checksums, as JSON."""
     kinds = (".safetensors", ".bin", ".json", ".txt", ".model")
     paths = (*folder.iterdir(), *folder.glob("source/*"))  # the vocabulary of the source language
     # Hidden files are temporary.
     files = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
-    return [(str(path.relative_to(folder)), checksum(path)) for path in files]
+    return [[str(path.relative_to(folder)), checksum(path)] for path in files]
 
 
 def is_quantized(values: Mapping[str, Any]) -> bool:

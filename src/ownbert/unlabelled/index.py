@@ -104,7 +104,7 @@ def build_index(
         refuse_foreign(target, [INDEX, ROWS, *VECTOR_FILES, *WORD_FILES], signs=[INDEX])
         columns = ColumnNames(text=text_column, id=id_column)
         records = records_of(inputs, columns)
-        checksums = _checksums(folder)  # before reading: a training may replace the model
+        checksums = model_checksums(folder)  # before reading: a training may replace the model
         compute = Compute(device, precision, engine)
         opened = RowVectors(folder, columns, compute, max_length, say=say)
         embedder, identity = opened.embedder, made_for(sources_of(inputs), opened.depends_on())
@@ -145,11 +145,6 @@ def build_index(
 def is_index(folder: str | Path) -> bool:
     """Whether a folder was written by ``build_index``."""
     return (Path(folder) / INDEX).is_file()
-
-
-def _checksums(folder: Path) -> list[list[Any]]:
-    """Checksums of a model, as JSON values."""
-    return [list(each) for each in model_checksums(folder)]
 
 
 class Index:
@@ -253,7 +248,7 @@ class Index:
                 f"the model of the index is not at {folder}; move it there, or name it with "
                 "--model of search find"
             )
-        if _checksums(folder) != self.settings["checksums"]:
+        if model_checksums(folder) != self.settings["checksums"]:
             raise InputError(f"{folder} is not the model of the index; rebuild the index")
         device, engine = self._given
         precision, length = (self.settings[key] for key in ("precision", "max_length"))

@@ -90,7 +90,6 @@ def embed(
     """
     columns = ColumnNames(text=text_column, id=id_column)
     output, dealt = part_of(output, shard)
-    refuse_options(options)
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
     records = records_of(inputs, columns)
@@ -137,7 +136,8 @@ class RowVectors:
         options: Mapping[str, Any] = {},
         say: Say | None = None,
     ) -> None:
-        refuse_options(options)
+        if others := options.keys() - {*_NOT_OF_VECTORS, *_OF_VECTORS}:
+            raise TypeError(f"embed has no option {min(others)!r}; see Embedder.encode")
         description = describe(folder)
         self._columns, self._options = columns, options
         self._compute = compute.settled([description], (VECTORS,))
@@ -183,7 +183,7 @@ class RowVectors:
         embedder, options, engine = self.embedder, self._options, self.embedder.engine.name
         return {
             **({} if engine == TORCH else {"engine": engine}),
-            "model": [list(each) for each in model_checksums(embedder.folder)],
+            "model": model_checksums(embedder.folder),
             "columns": {"text": self._columns.text, "id": self._columns.id},
             "precision": options.get("precision") or embedder.precision,
             "max_length": embedder.max_length,
@@ -193,13 +193,6 @@ class RowVectors:
     def warnings(self) -> Iterator[str]:
         """Warnings about the texts so far."""
         return self.embedder.warnings()
-
-
-def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for options of ``Embedder.encode`` that do not give float vectors of the
-    model's size."""
-    if others := options.keys() - {*_NOT_OF_VECTORS, *_OF_VECTORS}:
-        raise TypeError(f"embed has no option {min(others)!r}; see Embedder.encode")
 
 
 def embedded_rows(

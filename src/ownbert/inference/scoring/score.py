@@ -313,7 +313,7 @@ class ScoredRows:
         }
         return {
             "format": 1,
-            "model": [list(each) for each in model_checksums(scorer.folder)],
+            "model": model_checksums(scorer.folder),
             "columns": {"text": self.columns.text, "id": self.columns.id},
             "precision": "float32",
             "options": options,
