@@ -275,13 +275,8 @@ def _padded(
 def _add(
     deviation: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]
 ) -> None:
-    """Add an output of a batch to its deviation.
-
-    Args:
-        own: deviation to update.
-        ours, theirs: outputs of the file and of the model, (T, ...) or (B, ...).
-        lengths: lengths of the texts, for outputs per token.
-    """
+    """Add an output of a batch, (T, ...) or (B, ...), of the file and of the model, to its
+    deviation; ``lengths``: of the texts, for outputs per token."""
     if ours.shape != theirs.shape:
         deviation.largest_difference = float("nan")
         return

@@ -1,17 +1,17 @@
 """``push``: uploads a finished folder to the Hugging Face hub, without texts and unknown files."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG
 from ownbert.exceptions import InputError, needing
 from ownbert.hub import PREFIX, is_name, reason
+from ownbert.inference.compute import Say
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.views.linear_files import LINEAR
 
-Say = Callable[[str], None]
 _HUB = "https://huggingface.co"
 _WORDS = "linear models and vocabularies contain single words of the texts"
 _SHOWN = 10  # names of files that are not uploaded

@@ -282,10 +282,8 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
             raise InputError(
                 f"predictions of several models cannot be averaged for {task.name}; use one of them"
             )
-        thresholds = [
-            t for t in (getattr(task, "threshold", None) for task in tasks) if t is not None
-        ]
-        if thresholds:
+        found = (getattr(each, "threshold", None) for each in tasks)
+        if thresholds := [threshold for threshold in found if threshold is not None]:
             task.threshold = float(np.mean(thresholds))  # type: ignore[attr-defined]
     return task
 

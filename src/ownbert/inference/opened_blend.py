@@ -186,11 +186,7 @@ class OpenedBlend(Opened):
 
         def fits(one: Any) -> bool:
             if isinstance(one, Networks):
-                member_task = one.task
-                return (member_task.name, tuple(member_task.labels)) == (
-                    task.name,
-                    tuple(task.labels),
-                )
+                return one.task.name == task.name and [*one.task.labels] == [*task.labels]
             return one.scores([texts]).shape == (1, size)
 
         try:

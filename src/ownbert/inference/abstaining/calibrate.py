@@ -1,7 +1,7 @@
 """Calibrates the detection of out-of-scope texts on held-out rows. N rows, C labels."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ownbert.files.json_files import read_yaml
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.held_out import HeldOut
 from ownbert.inference.abstaining.scope import Scope
+from ownbert.inference.compute import Say
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
@@ -25,7 +26,6 @@ from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.views.linear_files import PROBE
 
-Say = Callable[[str], None]
 # Maximum number of texts whose vectors are kept: per label, and in total.
 _MOST_OF_LABEL, _MOST_TEXTS = 200, 10_000
 _LEAST_ERROR = 1e-9

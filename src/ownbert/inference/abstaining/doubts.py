@@ -1,11 +1,12 @@
 """Predictions with a reject option and label sets, and their metrics. N rows, C labels."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ownbert.inference.compute import Say
 from ownbert.inference.opened import Opened
 from ownbert.tasks.metrics import auroc
 from ownbert.tasks.rows import OutputOptions, Row
@@ -33,7 +34,7 @@ class Doubts:
         opened: Opened,
         options: OutputOptions,
         calibrate: Any = None,
-        say: Callable[[str], None] | None = None,
+        say: Say | None = None,
     ) -> None:
         from ownbert.inference.abstaining.calibrate import held_out_of
 

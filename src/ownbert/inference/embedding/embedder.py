@@ -147,8 +147,7 @@ class Embedder:
     def _packed(self, description: Description) -> Any:
         from ownbert.run.packed_encoder import PackedEncoder
 
-        given = (description, self._device, self.precision, self.tokenizer.input_format)
-        return PackedEncoder(*given)
+        return PackedEncoder(description, self._device, self.precision, self.tokenizer.input_format)
 
     def __fspath__(self) -> str:
         """The folder, so that functions that take a folder accept an embedder."""
@@ -247,12 +246,11 @@ class Embedder:
         copy_files(self.folder, Path(folder), finished_files(self.folder))
         folder_config, similarity_name = self.embedding_config, self.similarity_fn_name
         own_length = self.max_length != self._limit(None)
+        default = similarity_name == COSINE and not folder_config.similarity
         changed = replace(
             folder_config,
             default_prompt_name=self.default_prompt_name,
-            similarity=similarity_name
-            if similarity_name != COSINE or folder_config.similarity
-            else None,
+            similarity=None if default else similarity_name,
             max_length=self.max_length if own_length else folder_config.max_length,
             truncate_dim=self.truncate_dim,
         )

@@ -41,8 +41,7 @@ class LayerEmbedder(Embedder):
         self.layers = 1 + sum(ends for _, ends in self.model.encoder.schedule())
 
     def _packed(self, description: Description) -> LayerEncoder:
-        given = (description, self._device, self.precision, self.tokenizer.input_format)
-        return LayerEncoder(*given)
+        return LayerEncoder(description, self._device, self.precision, self.tokenizer.input_format)
 
     @property
     def size(self) -> int:
