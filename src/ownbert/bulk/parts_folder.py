@@ -164,17 +164,9 @@ class PartsFolder:
         parts, first = [], dict.fromkeys((part.file for part in self.plan.values()), 0)
         files = [each["address"] for each in self._made_for["input"]]
         for name, part in self.plan.items():
+            place = {"part": name, "input": files[part.file], "first_row": first[part.file]}
             record = self._records[name]
-            parts.append(
-                {
-                    "part": name,
-                    "input": files[part.file],
-                    "first_row": first[part.file],
-                    "rows": record["rows"],
-                    "bytes": record["bytes"],
-                    "sha256": record["sha256"],
-                }
-            )
+            parts.append(place | {key: record[key] for key in ("rows", "bytes", "sha256")})
             first[part.file] += record["rows"]
         self.complete = self.rows
         manifest = {**self._made_for, "rows": self.complete, "parts": parts}

@@ -89,12 +89,9 @@ class Scheduler:
             # An empty queue accepts a request of any permitted size.
             full = self.waiting + job.tokens > self.queue_tokens
             if self._jobs and (full or self._would_be_late(job)):
-                raise Refusal(
-                    429,
-                    f"{self.waiting:,} tokens are queued; try again later",
-                    "queue_full",
-                    retry_after=self._seconds_until_free(),
-                )
+                message = f"{self.waiting:,} tokens are queued; try again later"
+                seconds = math.ceil(self.waiting / self.speed) if self.speed else 1
+                raise Refusal(429, message, "queue_full", retry_after=max(1, min(60, seconds)))
             self._jobs.append(job)
             self.waiting += job.tokens
             self._changed.notify()
@@ -103,9 +100,6 @@ class Scheduler:
         """Whether the queue would take more than about a quarter of the job's time."""
         left = job.deadline - time.monotonic()
         return 0 < self.speed * left / 4 < self.waiting + self._computing
-
-    def _seconds_until_free(self) -> int:
-        return max(1, min(60, math.ceil(self.waiting / self.speed))) if self.speed else 1
 
     async def answer(
         self, key: Hashable, compute: Compute, items: list[Any], tokens: int, seconds: float

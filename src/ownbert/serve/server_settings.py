@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import Check, between
+from ownbert.checks import between
 from ownbert.exceptions import InputError
 from ownbert.settings import CheckedSettings, setting
 
@@ -13,13 +13,11 @@ _SECONDS = 86_400
 
 
 def _tokens(default: int, help: str) -> int:
-    check = between(1, limits.BATCH_TOKENS, "[]")
-    return setting(default, help, _LIMITS, check=check)
+    return setting(default, help, _LIMITS, check=between(1, limits.BATCH_TOKENS, "[]"))
 
 
 def _seconds(default: float, help: str, least: float) -> float:
-    check: Check = between(least, _SECONDS, "[]")
-    return setting(default, help, _LIMITS, check=check)
+    return setting(default, help, _LIMITS, check=between(least, _SECONDS, "[]"))
 
 
 @dataclass(frozen=True, kw_only=True)

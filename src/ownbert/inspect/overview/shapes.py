@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
@@ -206,12 +206,6 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
         if isinstance(value, Tensor):
             observed.setdefault(key, tuple(value.shape))
 
-    def note_input(key: tuple[str, str], _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        note(key, inputs[0])
-
-    def note_output(key: tuple[str, str], _: nn.Module, __: Any, output: Any) -> None:
-        note(key, output)
-
     def note_attention(path: str, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> None:
         for side, value in (("q", q), ("k", k), ("v", v)):
             note((path, side), value)
@@ -219,16 +213,16 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
 
     with ExitStack() as stack:
         for path, side, *_ in _STEPS:
-            module = modules.get(path)
+            module, key = modules.get(path), (path, side)
             if module is None:
                 continue
             if side == "q":
                 stack.enter_context(observing_attend(module, partial(note_attention, path)))
             elif side == "in":
-                hook = module.register_forward_pre_hook(partial(note_input, (path, side)))
+                hook = module.register_forward_pre_hook(lambda _, x, *, at=key: note(at, x[0]))
                 stack.callback(hook.remove)
             elif side == "out":
-                hook = module.register_forward_hook(partial(note_output, (path, side)))
+                hook = module.register_forward_hook(lambda _, x, out, *, at=key: note(at, out))
                 stack.callback(hook.remove)
         yield
 
