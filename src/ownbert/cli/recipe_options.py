@@ -23,8 +23,8 @@ def settings_command(function: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is a settings dataclass by one option per setting.
 
     The function receives the dataclass built from the options, after options without effect are
-    refused. ``Annotated[Compute,
-    chosen("device")]`` has options for some of the settings; the others keep their defaults.
+    refused. ``Annotated[Compute, chosen("device")]`` has options for some of the settings; the
+    others keep their defaults.
     """
     parameters: list[inspect.Parameter] = []
     classes: dict[str, tuple[type, dict[str, str]]] = {}
@@ -34,7 +34,7 @@ def settings_command(function: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
         options = dict(_value_options(kind, annotations[0] if annotations else None))
-        parameters += [option for _, option in options.items()]
+        parameters += options.values()
         classes[parameter.name] = kind, {option.name: name for name, option in options.items()}
 
     @functools.wraps(function)
@@ -62,11 +62,8 @@ def _value_options(
 ) -> Iterator[tuple[str, inspect.Parameter]]:
     """The chosen settings of a dataclass, and the parameters from which typer makes options."""
     declared = settings_of(kind)
-    only = (
-        {name: {} for name, declaration in declared.items() if declaration.help}
-        if only is None
-        else only
-    )
+    if only is None:
+        only = {name: {} for name, declaration in declared.items() if declaration.help}
     for name, changes in only.items():
         declaration = replace(declared[name], **changes)
         flags = declaration.flags(name)

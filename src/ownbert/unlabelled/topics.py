@@ -171,14 +171,12 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
         compared = sample[draw.permutation(len(sample))[:_COMPARED]]
         fewest = _LEAST if len(vectors) >= _FEW else 2
         counts = [each for each in _COUNTS if fewest <= each and each * each <= len(vectors)] or [2]
-        labels = (
-            [fit_clusters(compared, each).labels_ for each in counts] if len(counts) > 1 else []
-        )
-        scores = [
-            silhouette_score(compared, assignment) if assignment.max() else -1.0
-            for assignment in labels
-        ]
-        count = counts[int(np.argmax(scores))] if scores else counts[0]
+
+        def quality(number: int) -> float:
+            labels = fit_clusters(compared, number).labels_
+            return silhouette_score(compared, labels) if labels.max() else -1.0
+
+        count = max(counts, key=quality) if len(counts) > 1 else counts[0]
     centres = of_length_one(fit_clusters(sample, count).cluster_centers_)
     of_text = np.empty(len(vectors), np.int64)
     similarity = np.empty(len(vectors), np.float32)

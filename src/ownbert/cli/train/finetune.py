@@ -26,26 +26,10 @@ _COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
     "encoding",
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
-    *(
-        "layer_gate",
-        "attention_blur",
-        "learning_rate",
-        "layer_decay",
-        "adversarial",
-        "ema",
-        "accumulate",
-    ),
-    *(
-        "epochs",
-        "patience",
-        "measure",
-        "max_steps",
-        "max_minutes",
-        "folds",
-        "seeds",
-        "search.usual",
-    ),
-    *("precision", "device", "log_every", "save_every", "tensorboard", "seed"),
+    *("layer_gate", "attention_blur", "learning_rate", "layer_decay", "adversarial", "ema"),
+    *("accumulate", "epochs", "patience", "measure", "max_steps", "max_minutes", "folds"),
+    *("seeds", "search.usual", "precision", "device", "log_every", "save_every", "tensorboard"),
+    "seed",
 )
 # Settings that --help shows; --help-all shows all.
 _COMMON = frozenset(
