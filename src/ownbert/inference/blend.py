@@ -21,19 +21,11 @@ KINDS = ("network", "linear", "frozen")
 _MOST_WEIGHT = 1e3
 # Fitted offsets are log frequencies.
 _MOST_OFFSET = 1e3
+_FOLDERS = list_of(text, least=1, most=1000)
+_MEMBER = {"name": text, "kind": text, "folders": _FOLDERS, "weight": number(0, _MOST_WEIGHT)}
 _KEYS_OF_FILE = record(
     {
-        "members": list_of(
-            record(
-                {
-                    "name": text,
-                    "kind": text,
-                    "folders": list_of(text, least=1, most=1000),
-                    "weight": number(0, _MOST_WEIGHT),
-                }
-            ),
-            most=1000,
-        ),
+        "members": list_of(record(_MEMBER), most=1000),
         "labels": list_of(text, most=MOST_LABELS),
         "offsets": list_of(number(-_MOST_OFFSET, _MOST_OFFSET), most=MOST_LABELS),
         KEY: object_,

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ownbert.cli.options import Quiet
-from ownbert.exceptions import InputError
+from ownbert.cli.options import Quiet, required_output
 from ownbert.terminal import say
 
 
@@ -52,8 +51,7 @@ def convert(
     from ownbert.checkpoint.google import convert as run
     from ownbert.files.folders import writing
 
-    if output is None:
-        raise InputError("-o is needed: the folder for the model")
+    output = required_output(output)
     with writing(output):
         model = run(checkpoint, output, config=config, vocabulary=vocab, cased=cased)
     if not quiet:

@@ -38,18 +38,9 @@ _RARE = 5
 # Minimum probability for a token to count as recalled; number of examples shown.
 _GIVEN_BACK, _SHOWN = 0.5, 10
 _FEWEST = 20
-_CHECK = record(
-    {
-        "canaries": list_of(
-            record(
-                {"ids": list_of(whole(0, limits.VOCABULARY)), "times": whole(1, limits.COUNT)},
-                required=("ids", "times"),
-            ),
-            most=1000,
-        )
-    },
-    required=("canaries",),
-)
+_CANARY = {"ids": list_of(whole(0, limits.VOCABULARY)), "times": whole(1, limits.COUNT)}
+_CANARIES = list_of(record(_CANARY, required=tuple(_CANARY)), most=1000)
+_CHECK = record({"canaries": _CANARIES}, required=("canaries",))
 
 
 @dataclass(frozen=True)

@@ -122,19 +122,12 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
             new = {n: p for n, p in parameters.items() if id(p) not in counted}
             counted.update(id(p) for p in new.values())
             if new:
-                modules.append(
-                    ModuleParameters(
-                        name=_label(name) or ", ".join(new).replace("_", " "),
-                        path=f"{path}.{name}".rstrip("."),
-                        shape=_shape(sub, parameters["weight"].shape)
-                        if "weight" in parameters
-                        else (),
-                        count=sum(p.numel() for p in new.values()),
-                        tied=word is not None
-                        and parameters.get("weight") is word
-                        and "weight" not in new,
-                    )
-                )
+                weight, where = parameters.get("weight"), f"{path}.{name}".rstrip(".")
+                shown = _label(name) or ", ".join(new).replace("_", " ")
+                shape = () if weight is None else _shape(sub, weight.shape)
+                count = sum(p.numel() for p in new.values())
+                tied = word is not None and weight is word and "weight" not in new
+                modules.append(ModuleParameters(shown, where, shape, count, tied))
         return tuple(modules)
 
     def stack_groups(stack: Encoder, path: str) -> Iterator[ParameterGroup]:

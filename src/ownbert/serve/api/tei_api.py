@@ -242,12 +242,8 @@ def _texts(inputs: Any) -> list[str]:
 
 
 def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) -> bytes:
-    """Serialise the tokens of texts as JSON, in parts, because Python objects take ten times the
-    memory.
-
-    Raises:
-        Refusal: there are more than ``most`` tokens.
-    """
+    """Serialise at most ``most`` tokens of texts as JSON, in parts, because Python objects take ten
+    times the memory."""
     marks = tokenizer.backend.encode("a", add_special_tokens=special).special_tokens_mask
     before, behind = marks.index(0) if 0 in marks else 0, marks[::-1].index(0) if 0 in marks else 0
     around = tokenizer.backend.encode("a", add_special_tokens=special).ids
