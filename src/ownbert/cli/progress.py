@@ -51,16 +51,10 @@ def counting(
     known = total()
     bar = (SpinnerColumn(),) if known is None else (BarColumn(bar_width=None),)
     left = () if known is None else (Remaining(),)
-    # Standard output is reserved for answers; other output is printed above the bar.
-    with Progress(
-        *bar,
-        TextColumn("{task.description}"),
-        Rate(),
-        *left,
-        console=output,
-        expand=True,
-        transient=True,  # the command prints a summary
-    ) as progress:
+    columns = (*bar, TextColumn("{task.description}"), Rate(), *left)
+    # Standard output is reserved for answers; other output is printed above the bar. The bar is
+    # transient, because the command prints a summary.
+    with Progress(*columns, console=output, expand=True, transient=True) as progress:
         end = "" if known is None else f" of {known:,}"
         task = progress.add_task(translated(what), total=known)
         yield lambda count: progress.update(
@@ -97,11 +91,7 @@ def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]
 
         def update(documents: int, done: int, total: int | None) -> None:
             announce(documents, done)
-            progress.update(
-                task,
-                description=translated(f"{documents:,} documents"),
-                completed=done,
-                total=total,
-            )
+            shown = translated(f"{documents:,} documents")
+            progress.update(task, description=shown, completed=done, total=total)
 
         yield update

@@ -224,6 +224,7 @@ def _report(
     """parity.json: identity of file and weights, and results of the comparison."""
     parts = path.parent.glob(f"{path.stem}*")
     packages = {name: version(name) for name in kind.packages}
+    versions = {"ownbert": ownbert.__version__, "torch": torch.__version__, **packages}
     return {
         "model": name_of(source),
         "to": to,
@@ -234,10 +235,5 @@ def _report(
         "largest_difference": parity.largest_difference,
         "least_cosine": parity.least_cosine,
         **asdict(parity),
-        "versions": {
-            "ownbert": ownbert.__version__,
-            "torch": torch.__version__,
-            **packages,
-            "python": platform.python_version(),
-        },
+        "versions": {**versions, "python": platform.python_version()},
     }

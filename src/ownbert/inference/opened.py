@@ -127,15 +127,11 @@ class Networks(Opened):
         self.precision = "float32"
         if packed:
             self.precision = pick_precision(compute.precision or "float32", compute.device)
-        self.networks = [
-            network_of(
-                choice,
-                each.config,
-                partial(_torch_network, self.task, each, compute, self.precision),
-                pooling=self.task.head_spec(each).pooling,
-            )
-            for each, choice in zip(described, self.engines, strict=True)
-        ]
+        self.networks: list[Any] = []
+        for each, choice in zip(described, self.engines, strict=True):
+            load = partial(_torch_network, self.task, each, compute, self.precision)
+            pooling = self.task.head_spec(each).pooling
+            self.networks.append(network_of(choice, each.config, load, pooling=pooling))
         self.builder = self.task.input_builder(described[0], self.task.max_length)
         self.tokenizer, self.max_length = self.builder.tokenizer, self.builder.max_length
         self.seen = self.cut = 0

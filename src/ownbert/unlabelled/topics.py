@@ -218,14 +218,10 @@ def _describe(
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
         typical: dict[str, int] = {texts.text(row): row for row in near}  # distinct texts
         dated = periods[members] if names else np.zeros(0, np.int64)
-        described.append(
-            Topic(
-                words[best[weights[best] > 0]].tolist(),
-                len(members),
-                [(row, text) for text, row in list(typical.items())[::-1][:_TYPICAL]],
-                np.bincount(dated[dated >= 0], minlength=len(names)).tolist(),
-            )
-        )
+        shown = [(row, text) for text, row in list(typical.items())[::-1][:_TYPICAL]]
+        over_time = np.bincount(dated[dated >= 0], minlength=len(names)).tolist()
+        own = words[best[weights[best] > 0]].tolist()
+        described.append(Topic(own, len(members), shown, over_time))
     return Topics(described, of_text, similarity, names)
 
 

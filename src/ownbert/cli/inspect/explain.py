@@ -317,9 +317,5 @@ def _show(explanation: "Explanation", top: int, output: "Console") -> None:
         table.add_row(Text(f"  {explanation.word(index)}"), f"{value:+.4f}", Text(bar, style=style))
     output.print(table)
     if explanation.gap is not None:
-        output.print(
-            Text(
-                translated(f"not accounted for: {explanation.gap:.1%} of the effect of all words"),
-                "dim",
-            )
-        )
+        gap = f"not accounted for: {explanation.gap:.1%} of the effect of all words"
+        output.print(Text(translated(gap), "dim"))

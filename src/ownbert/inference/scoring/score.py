@@ -181,9 +181,9 @@ class Scorer:
             scores = weighed.sum(1).tolist()
             flags = [score > self.profile.threshold for score in scores]
             reasons = [
-                tuple(self.profile.reasons(tokens, values, *text_values))
-                for (tokens, _, values), text_values in zip(
-                    read, zip(weighed, nearest.tolist(), strict=True), strict=True
+                tuple(self.profile.reasons(tokens, values, parts, near))
+                for (tokens, _, values), parts, near in zip(
+                    read, weighed, nearest.tolist(), strict=True
                 )
             ]
         return [

@@ -70,10 +70,5 @@ def _masked(filler: Filler, ids: np.ndarray, first: int, step: int) -> Example:
     masked[positions] = tokenizer.mask_id
     input_format = tokenizer.input_format
     example = masked_example(input_format.one(masked.tolist()), tokenizer)
-    masked_ids = np.asarray(ids[positions], dtype=np.int64)
-    return replace(
-        example,
-        masked_positions=positions + input_format.before,
-        masked_ids=masked_ids,
-        order=0 * positions,
-    )
+    places, masked_ids = positions + input_format.before, np.asarray(ids[positions], np.int64)
+    return replace(example, masked_positions=places, masked_ids=masked_ids, order=0 * positions)

@@ -272,13 +272,10 @@ def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
     means = np.asarray([v.mean() for v in surprisals(filler, [*sequences, *others], None)])
     rest = np.sort(means[len(sequences) :])
     ranks = 1 + np.searchsorted(rest, means[: len(sequences)], side="left")
+    exposures = [round(math.log2(_OTHERS + 1) - math.log2(rank), 2) for rank in ranks.tolist()]
     return tuple(
-        Canary(
-            " ".join(filler.tokenizer.tokens(each["ids"])),
-            each["times"],
-            round(math.log2(_OTHERS + 1) - math.log2(rank), 2),
-        )
-        for each, rank in zip(planted, ranks.tolist(), strict=True)
+        Canary(" ".join(filler.tokenizer.tokens(each["ids"])), each["times"], exposure)
+        for each, exposure in zip(planted, exposures, strict=True)
     )
 
 

@@ -15,12 +15,8 @@ _TITLE = "Memory of the training texts"
 def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the results as names and values, without any text."""
     membership = audit.membership
-    yield (
-        translated(
-            f"training texts separated from held-out texts by their {membership.score} (AUROC)"
-        ),
-        f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})",
-    )
+    name = f"training texts separated from held-out texts by their {membership.score} (AUROC)"
+    yield translated(name), f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})"
     yield (
         translated("training texts detected, at a false positive rate of 1% on held-out texts"),
         f"{membership.found:.1%}",

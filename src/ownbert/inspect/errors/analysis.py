@@ -168,14 +168,9 @@ def analyse_errors(
         words = _words_of(predictor, rows, chosen)
         near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
         for each, likely_words, neighbour in zip(chosen, words, near, strict=True):
-            row = rows[each.row]
-            mistakes[each] = Mistake(
-                row.line,
-                _texts_of(task, row),
-                *(each.label, each.predicted, each.confidence),
-                tuple(likely_words),
-                neighbour,
-            )
+            row, answer = rows[each.row], (each.label, each.predicted, each.confidence)
+            texts, words_of_row = _texts_of(task, row), tuple(likely_words)
+            mistakes[each] = Mistake(row.line, texts, *answer, words_of_row, neighbour)
     members = {**judgement.groups, **_common_groups(predictor, rows)}
     if vectors is not None:
         members |= _clusters(vectors, rows)

@@ -294,16 +294,13 @@ def judge_choices(
     unrelated, so confusions are between positions, which may be biased."""
     best = [int(raw.argmax()) for raw in raws]
     badness = np.asarray([float(b != r.target) for b, r in zip(best, rows, strict=True)])
-    wrong = [
-        WrongAnswer(
-            i,
-            rows[i].texts[1 + rows[i].target],
-            rows[i].texts[1 + best[i]],
-            float(raws[i][best[i]]),
-            f"choice {best[i]}",
-        )
-        for i in np.flatnonzero(badness).tolist()
-    ]
+
+    def answer(i: int) -> WrongAnswer:
+        choices, place = rows[i].texts[1:], best[i]
+        shown = choices[rows[i].target], choices[place]
+        return WrongAnswer(i, *shown, float(raws[i][place]), f"choice {place}")
+
+    wrong = [answer(i) for i in np.flatnonzero(badness).tolist()]
     most = max(len(raw) for raw in raws)
     groups = {
         f"rows whose correct choice is number {place + task.first_label}": np.asarray(

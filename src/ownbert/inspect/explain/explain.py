@@ -109,13 +109,8 @@ class Explanation:
             "score": round(self.probability, 6),
             "method": self.method,
             "words": [
-                {
-                    "word": self.word(i),
-                    "text": word.text,
-                    "start": word.start,
-                    "end": word.end,
-                    "value": float(f"{value:.6g}"),
-                }
+                {"word": self.word(i), "text": word.text, "start": word.start, "end": word.end}
+                | {"value": float(f"{value:.6g}")}
                 for i, (word, value) in enumerate(zip(self.words, self.values, strict=False))
             ],
             **({} if self.gap is None else {"gap": round(self.gap, 6)}),

@@ -74,12 +74,8 @@ class ExplainedTranslator:
     def _example(self, source: np.ndarray, ids: Sequence[int]) -> Example:
         decoder_ids = np.asarray([self._translator.start, *ids[:-1]], dtype=np.int64)
         encoder_input = Example(source.astype(np.int64), np.zeros(len(source), np.int64))
-        return Example(
-            decoder_ids,
-            np.zeros_like(decoder_ids),
-            tags=np.asarray(ids, np.int64),
-            source=encoder_input,
-        )
+        tags, types = np.asarray(ids, np.int64), np.zeros_like(decoder_ids)
+        return Example(decoder_ids, types, tags=tags, source=encoder_input)
 
     def _targets(self, example: Example, ids: Sequence[int], word: str | None) -> list[Target]:
         with evaluating(self.model), torch.inference_mode():

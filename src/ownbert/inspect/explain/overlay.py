@@ -182,17 +182,9 @@ def _draw(
         for axis, heat, title in zip(row, heats, titles, strict=True):
             shown = _panel(axis, one.pixels, heat) or shown
             axis.set_title(title, fontsize=9, family=family, parse_math=False)
+    above = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
     for axis, head in zip(axes[0], _COLUMNS, strict=False):
-        axis.annotate(
-            head,
-            (0.5, 1),
-            (0, 22),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="center",
-            weight="bold",
-            fontsize=9,
-        )
+        axis.annotate(head, (0.5, 1), (0, 22), weight="bold", fontsize=9, **above)
     bar = figure.colorbar(shown, ax=axes, shrink=min(1.0, 1.5 / len(rows)), pad=0.01, aspect=16)
     bar.set_label("share of the map's largest value", fontsize=8)
     bar.ax.tick_params(labelsize=8)

@@ -200,14 +200,8 @@ class _Picture:
     def _text(
         self, text: str, left: float, *, weight: str = "normal", color: str = _TEXT, down: float = 0
     ) -> None:
-        self._axis.text(
-            left,
-            self._down + down + 16,
-            self._drawable(text),
-            fontproperties=self._fonts[weight],
-            color=color,
-            parse_math=False,
-        )
+        style = {"fontproperties": self._fonts[weight], "color": color, "parse_math": False}
+        self._axis.text(left, self._down + down + 16, self._drawable(text), **style)
 
     def _drawable(self, text: str) -> str:
         return " ".join(text.translate(self._unknown).split()) if text.strip() else text

@@ -98,13 +98,8 @@ def _show_head(head: HeadSlice, console: Console) -> None:
     where = translated(f"rows {first}..{last} of {head.width:,} of output")
     table.add_row(Text("output"), Text(f"|{bar}|"), Text(where))
     words = f"head {head.head} of {len(head.heads)} (#), {head.head_size} columns each"
-    console.print(
-        Text(
-            translated(
-                f"The matrices of the layer hold all heads: {words}, side by side in one matrix."
-            )
-        )
-    )
+    line = f"The matrices of the layer hold all heads: {words}, side by side in one matrix."
+    console.print(Text(translated(line)))
     console.print(indented(table))
 
 

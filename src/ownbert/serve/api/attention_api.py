@@ -29,20 +29,13 @@ def weights_by_sequence(
     model: Model, tokenizer: Tokenizer, query: AttentionQuery
 ) -> list[dict[str, Any]]:
     """The tokens of each sequence, and the weights (S, S) of each layer and head."""
-    maps = attention_maps(model, query.example, query.heads)
-    return [
-        {
-            "tokens": tokenizer.tokens(ids.tolist()),
-            "layers": [
-                {
-                    "layer": layer,
-                    "heads": [
-                        {"head": head, "weights": np.round(weights.astype(np.float64), 6)}
-                        for head, weights in zip(query.heads[layer], of_layer, strict=True)
-                    ],
-                }
-                for layer, of_layer in row_maps.items()
-            ],
-        }
-        for ids, row_maps in zip(query.example.split(query.example.token_ids), maps, strict=True)
-    ]
+    maps, sequences = attention_maps(model, query.example, query.heads), []
+    for ids, by_layer in zip(query.example.split(query.example.token_ids), maps, strict=True):
+        layers = []
+        for layer, of_layer in by_layer.items():
+            rounded = (np.round(weights.astype(np.float64), 6) for weights in of_layer)
+            pairs = zip(query.heads[layer], rounded, strict=True)
+            heads = [{"head": head, "weights": weights} for head, weights in pairs]
+            layers.append({"layer": layer, "heads": heads})
+        sequences.append({"tokens": tokenizer.tokens(ids.tolist()), "layers": layers})
+    return sequences

@@ -192,12 +192,8 @@ async def _fill(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     for each in filled:
         masks = [
             [
-                {
-                    "score": one.probability,
-                    "token": one.id,
-                    "token_str": one.text,
-                    "sequence": filler.replaced(each.text, number, one),
-                }
+                {"score": one.probability, "token": one.id, "token_str": one.text}
+                | {"sequence": filler.replaced(each.text, number, one)}
                 for one in mask.candidates
             ]
             for number, mask in enumerate(each.masks)

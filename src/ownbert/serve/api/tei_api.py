@@ -23,6 +23,8 @@ from ownbert.text.tokenizer import Tokenizer
 
 # Tokens serialised to JSON in one call, which blocks other threads.
 _TOGETHER = 500
+# What ``/info`` says of each model, beside the fields of this API.
+_ABOUT = ("name", "task", "pipeline", "operations", "pair", "explains", "labels")
 
 
 class Truncation(BaseModel):
@@ -113,18 +115,7 @@ def router(service: Service) -> APIRouter:
             "max_concurrent_requests": limits.connections,
             "auto_truncate": True,
             "version": __version__,
-            "models": [
-                {
-                    "name": each.name,
-                    "task": each.task,
-                    "pipeline": each.pipeline,
-                    "operations": each.operations,
-                    "pair": each.pair,
-                    "explains": each.explains,
-                    "labels": list(each.labels),
-                }
-                for each in chosen
-            ],
+            "models": [{name: getattr(each, name) for name in _ABOUT} for each in chosen],
         }
 
     return routes
