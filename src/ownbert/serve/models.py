@@ -38,9 +38,8 @@ class Models:
             return next(iter(self._models.values()))
         if name not in self._models:
             known = ", ".join(self._models)
-            raise Refusal(
-                404, f"no model {name!r}; choose one of {known}", "model_not_found", "model"
-            )
+            message = f"no model {name!r}; choose one of {known}"
+            raise Refusal(404, message, "model_not_found", "model")
         return self._models[name]
 
     def reload(self, name: str | None) -> ServedModel:

@@ -268,11 +268,9 @@ class ServedModel:
     def require(self, operation: str) -> None:
         """Raise a ``Refusal`` unless the operation is supported."""
         if operation not in self.operations:
-            raise Refusal(
-                422,
-                f"the model {self.name} is for {', '.join(self.operations)}, not for {operation}",
-                "wrong_task",
-            )
+            known = ", ".join(self.operations)
+            message = f"the model {self.name} is for {known}, not for {operation}"
+            raise Refusal(422, message, "wrong_task")
 
     @property
     def columns(self) -> set[str]:
@@ -401,9 +399,8 @@ class ServedModel:
     def require_labels(self) -> None:
         """Raise a ``Refusal`` unless the model predicts labels of single texts."""
         if self.predictor is None or not gives_labels(self.predictor.task):
-            raise Refusal(
-                422, f"the model {self.name} does not predict labels of texts", "wrong_task"
-            )
+            message = f"the model {self.name} does not predict labels of texts"
+            raise Refusal(422, message, "wrong_task")
 
     def group_items(self, texts: Sequence[str]) -> Items:
         """Texts to group, as one item."""
@@ -528,11 +525,8 @@ class ServedModel:
         if self._explainer is None:
             # The weights are read again, and must belong to the loaded model.
             if self._files() != self._loaded:
-                raise Refusal(
-                    409,
-                    f"the folder of {self.name} has changed since it was read; POST /reload first",
-                    "changed",
-                )
+                message = f"the folder of {self.name} has changed since it was read"
+                raise Refusal(409, f"{message}; POST /reload first", "changed")
             self._explainer = Explainer(self._rows_predictor)
         explainer = self._explainer
         try:

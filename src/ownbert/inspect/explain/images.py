@@ -88,11 +88,8 @@ def explain_images(
             label, shown = model.labels[number], float(one.probabilities[number])
             for method in methods:
                 values = heat if method == IMAGE_METHODS[0] else one.rollout
-                explanations.append(
-                    PatchExplanation(
-                        row, (one.name,), label, shown, method, (), values, answers=answers
-                    )
-                )
+                about = row, (one.name,), label, shown, method
+                explanations.append(PatchExplanation(*about, (), values, answers=answers))
     return explanations, pixels
 
 

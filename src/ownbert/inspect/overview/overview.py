@@ -138,10 +138,8 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     yield "layers", f"{config.num_hidden_layers}, hidden size {config.hidden_size:,}"
     heads, k = config.num_attention_heads, config.head_size
     before = " before pruning" if config.pruned_heads else ""
-    yield (
-        "attention heads",
-        f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})",
-    )
+    sizes = f"of {k} numbers each ({heads} x {k} = {heads * k:,})"
+    yield "attention heads", f"{heads} in each layer{before}, {sizes}"
     if config.pruned_heads:
         gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
         yield "pruned heads", "; ".join(gone)
@@ -150,11 +148,8 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     gate = ", times a gate" if config.gated_feed_forward else ""
     wide = f"{config.attention_size:,} to {config.intermediate_size:,} and back"
     yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
-    if config.attention_blur is not None:
-        yield (
-            "attention blur",
-            f"a Gaussian of {config.attention_blur:g} over 3 neighbouring tokens",
-        )
+    if (sigma := config.attention_blur) is not None:
+        yield "attention blur", f"a Gaussian of {sigma:g} over 3 neighbouring tokens"
     if config.layer_gate is not None:
         yield "layer gate", _GATES[config.layer_gate]
     kind = config.position_embedding_type
@@ -165,22 +160,16 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     if config.disentangled is not None and config.disentangled.conv_kernel_size:
         width = config.disentangled.conv_kernel_size
         yield "convolution", f"of {width} neighbouring embeddings, in parallel with block 0"
-    yield (
-        "vocabulary",
-        f"{config.vocab_size:,} tokens"
-        + (f" of {config.embedding_size:,} numbers" if config.embedding_size else ""),
-    )
+    narrow = f" of {config.embedding_size:,} numbers" if config.embedding_size else ""
+    yield "vocabulary", f"{config.vocab_size:,} tokens{narrow}"
     if overview.folder is not None:
         yield "tokenizer", overview.tokenizer or "none in the folder"
     if config.is_decoder:
         cross = ", and to an encoder" if config.add_cross_attention else ""
         yield "decoder", f"a token attends to itself and those before it{cross}"
     if overview.decoder is not None:
-        layers = overview.decoder.num_hidden_layers
-        yield (
-            "decoder",
-            f"{layers} layers; a token attends to itself, to those before it and to the encoder",
-        )
+        who = "a token attends to itself, to those before it and to the encoder"
+        yield "decoder", f"{overview.decoder.num_hidden_layers} layers; {who}"
     yield "shared", "; ".join(overview.shared) or "nothing"
     yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
     yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"

@@ -57,9 +57,8 @@ def router(service: Service) -> APIRouter:
         if not given or not all(given):
             raise Refusal(400, "input is empty, or has an empty text", "invalid_value", "input")
         if len(given) > _MOST_INPUTS:
-            raise Refusal(
-                400, f"{len(given):,} inputs; at most {_MOST_INPUTS:,}", "invalid_value", "input"
-            )
+            message = f"{len(given):,} inputs; at most {_MOST_INPUTS:,}"
+            raise Refusal(400, message, "invalid_value", "input")
         prepare = served.embed_items if isinstance(given[0], str) else served.embed_ids
         items = await call.prepared(given, prepare, given)
         vectors = await call.vectors(items, dimensions=body.dimensions)
