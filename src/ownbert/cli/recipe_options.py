@@ -158,11 +158,9 @@ def recipe_command(
             else:
                 parameters.append(parameter.replace(kind=keyword))
         if rest:
-            parameters.append(
-                inspect.Parameter(
-                    "help_all", keyword, annotation=Annotated[bool, help_all(rest)], default=False
-                )
-            )
+            kind = Annotated[bool, help_all(rest)]
+            shown = inspect.Parameter("help_all", keyword, annotation=kind, default=False)
+            parameters.append(shown)
         return _with_parameters(run, parameters)
 
     return decorate

@@ -182,11 +182,8 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         if html is not None:
             write_page(all_explanations, html, title=folder.name, inside=inside)
         if png is not None:
-            answers = [
-                each
-                for each in all_explanations
-                if html is None or settings.target or _is_answer(each)
-            ]
+            every = html is None or settings.target
+            answers = [each for each in all_explanations if every or _is_answer(each)]
             if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
                 say(f"warning: {warning}", err=True)
     _say_saved(settings)
