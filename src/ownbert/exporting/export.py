@@ -82,15 +82,16 @@ def export(
     kind, source, target = FORMATS[to], model_folder(folder), Path(output)
     kind.require(to)
     with writing(target):
-        beside = _is_beside(source, target, to)
-        subfolder = KINDS[to].folder if to in KINDS else None
-        options = {"overwrite": overwrite, "to": to, "looked_in": subfolder, "beside": beside}
-        refuse_taken(target, source, data, **options)
+        looked_in = os.path.realpath(source / kind.folder)  # by engines; torch has no folder
+        beside = kind.folder != "" and looked_in == os.path.realpath(target)
+        options = {"overwrite": overwrite, "to": to, "beside": beside}
+        refuse_taken(target, source, data, looked_in=kind.folder or None, **options)
         refuse_foreign(target, _output_names(source, kind, beside=beside))
         description, sentences = describe_network(source), (source / MODULES).is_file()
         require_float(description.values, folder)
         model = load(description, heads=() if sentences else None)
-        say_each((f"note: {note}" for note in notes_of(source, model)), say)
+        notes = list(notes_of(source, model))
+        say_each((f"note: {note}" for note in notes), say)
         if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
             raise InputError(
                 f"{folder} reads hashed n-grams, whose 64-bit integers OpenVINO does not "
@@ -113,7 +114,7 @@ def export(
                     weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
                     write_json(new / CRF, weights)
             file = path.relative_to(new).as_posix()
-            write_json(new / PARITY, _report(parity, source, to, path, new, kind, tolerance))
+            write_json(new / PARITY, _report(parity, source, to, path, file, kind, tolerance))
             if beside:
                 return parity
             write_export_card(
@@ -126,7 +127,7 @@ def export(
                 graph=graph,
                 parity=parity,
                 tolerance=tolerance,
-                notes=list(notes_of(source, model)),
+                notes=notes,
             )
         return parity
 
@@ -180,12 +181,6 @@ def _ngrams(head: Any) -> bool:
     return isinstance(head, ClassificationHead) and head.ngrams is not None
 
 
-def _is_beside(source: Path, target: Path, to: str) -> bool:
-    """Whether the target is the folder inside the model folder where engines look for the file."""
-    subfolder = source / KINDS[to].folder if to in KINDS else None
-    return subfolder is not None and os.path.realpath(subfolder) == os.path.realpath(target)
-
-
 @contextmanager
 def _export_errors(source: Path, to: str) -> Iterator[None]:
     """Convert the various errors of exporters and engines to ``InputError``."""
@@ -219,7 +214,7 @@ def copy_beside(source: Path, new: Path, description: Description) -> None:
 
 
 def _report(
-    parity: Parity, source: Path, to: str, path: Path, new: Path, kind: Format, tolerance: float
+    parity: Parity, source: Path, to: str, path: Path, file: str, kind: Format, tolerance: float
 ) -> dict[str, Any]:
     """parity.json: identity of file and weights, and results of the comparison."""
     parts = path.parent.glob(f"{path.stem}*")
@@ -228,7 +223,7 @@ def _report(
     return {
         "model": name_of(source),
         "to": to,
-        "file": path.relative_to(new).as_posix(),
+        "file": file,
         "sizes": {part.name: part.stat().st_size for part in sorted(parts)},
         "weights": weights_checksums(source),
         "tolerance": tolerance,
