@@ -30,11 +30,7 @@ class Doubts:
     """
 
     def __init__(
-        self,
-        opened: Opened,
-        options: OutputOptions,
-        calibrate: Any = None,
-        say: Say | None = None,
+        self, opened: Opened, options: OutputOptions, calibrate: Any = None, say: Say | None = None
     ) -> None:
         from ownbert.inference.abstaining.calibrate import held_out_of
 
