@@ -146,7 +146,7 @@ def refuse_foreign(
             )
 
 
-def has_sign(folder: Path, signs: Iterable[str] = SIGNS) -> bool:
+def has_sign(folder: Path, signs: Iterable[str]) -> bool:
     """Whether a folder has one of the files ``signs``, unless all are from other programs."""
     return any((folder / sign).exists() and is_ours(folder / sign) is not False for sign in signs)
 

@@ -22,29 +22,13 @@ LONGEST_WORD = 100
 _NONCHARACTER = "\U0010ffff"
 
 
-def wordpiece_backend(
-    vocabulary: Sequence[str],
-    *,
-    do_lower_case: bool = True,
-    strip_accents: bool | None = None,
-    tokenize_chinese_chars: bool = True,
-) -> "tokenizers.Tokenizer":
-    """Create a tokenizer with BERT's rules and special tokens.
+def wordpiece_backend(vocabulary: Sequence[str], **rules: bool | None) -> "tokenizers.Tokenizer":
+    """Create a tokenizer with BERT's rules, which ``wordpiece_rules`` explains, and special tokens.
 
-    Args:
-        vocabulary: tokens in the order of their ids.
-        do_lower_case: whether to lower-case text.
-        strip_accents: whether to strip accents; None: the same as ``do_lower_case``, as in Google's
-            code.
-        tokenize_chinese_chars: whether to separate Chinese characters.
+    The ids are those of the order of ``vocabulary``.
     """
-    backend = wordpiece_rules(
-        {token: index for index, token in enumerate(vocabulary)},
-        do_lower_case=do_lower_case,
-        strip_accents=strip_accents,
-        tokenize_chinese_chars=tokenize_chinese_chars,
-    )
-    return add_special_tokens(backend)
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    return add_special_tokens(wordpiece_rules(ids, **rules))  # pyright: ignore
 
 
 def wordpiece_rules(
@@ -60,7 +44,10 @@ def wordpiece_rules(
 
     Args:
         ids: id of each token.
-        do_lower_case, strip_accents, tokenize_chinese_chars: see ``wordpiece_backend``.
+        do_lower_case: whether to lower-case text.
+        strip_accents: whether to strip accents; None: the same as ``do_lower_case``, as in Google's
+            code.
+        tokenize_chinese_chars: whether to separate Chinese characters.
         do_basic_tokenize: whether to apply BERT's rules; if false, text is only split at
             whitespace.
         unk_token: token for unknown words.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ownbert.text.bert_rules import UNK, add_special_tokens
+from ownbert.text.bert_rules import UNK, add_special_tokens, split_at_whitespace
 
 if TYPE_CHECKING:
     import tokenizers
@@ -22,15 +22,11 @@ def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
     Args:
         vocabulary: tokens in the order of their ids.
     """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, models
 
     ids = {token: index for index, token in enumerate(vocabulary)}
     backend = Tokenizer(models.WordLevel(ids, unk_token=UNK))
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False
-    )
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return add_special_tokens(backend)
+    return add_special_tokens(split_at_whitespace(backend))
 
 
 def split_whitespace(text: str) -> list[str]:

@@ -94,9 +94,6 @@ class Tokenizer:
         Args:
             vocabulary: tokens in the order of their ids, including special tokens.
             max_length: maximum input length of the model, if known.
-
-        Returns:
-            The tokenizer.
         """
         return cls(blank_backend(vocabulary), max_length=max_length)
 
@@ -114,11 +111,8 @@ class Tokenizer:
 
         Args:
             vocabulary: tokens in the order of their ids, including special tokens.
-            do_lower_case, strip_accents, tokenize_chinese_chars: see ``wordpiece_backend``.
+            do_lower_case, strip_accents, tokenize_chinese_chars: see ``wordpiece_rules``.
             max_length: maximum input length of the model, if known.
-
-        Returns:
-            The tokenizer.
         """
         backend = wordpiece_backend(
             vocabulary,
@@ -134,11 +128,8 @@ class Tokenizer:
 
         Args:
             backend: tokenizer with RoBERTa's special tokens in its vocabulary; modified in place.
-
-        Returns:
-            The tokenizer.
         """
-        register(backend, special_tokens(ROBERTA, ROBERTA.special, built=True))
+        register(backend, special_tokens(ROBERTA, ROBERTA.special))
         set_post_processor(backend, ROBERTA, ROBERTA.special, add_prefix_space=True)
         return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})
 
@@ -153,9 +144,6 @@ class Tokenizer:
         Args:
             folder: folder of the tokenizer.
             model: content of the folder's config.json, if it has been read already.
-
-        Returns:
-            The tokenizer.
 
         Raises:
             InputError: files are missing, damaged or contradictory.
@@ -365,15 +353,7 @@ class Tokenizer:
         return tokens
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """Decode ids to a line of text.
-
-        Args:
-            ids: ids of the tokens.
-            skip_special_tokens: whether to omit special tokens.
-
-        Returns:
-            The text, with pieces joined to words.
-        """
+        """Decode ids to a line of text, with pieces joined to words."""
         return self.backend.decode(
             [int(index) for index in ids], skip_special_tokens=skip_special_tokens
         )

@@ -4,9 +4,9 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS
 from ownbert.text.subword import bpe_backend
@@ -50,16 +50,18 @@ def without_long_words(texts: Iterator[str], backend: "tokenizers.Tokenizer") ->
     return map(shortened, texts)
 
 
-def _interruptibly(work: Callable[[], None]) -> None:
-    """Run ``work``, which ignores signals, in a thread, so that an interrupt ends the wait.
+def _train(backend: "tokenizers.Tokenizer", texts: Iterator[str], trainer: Any) -> None:
+    """Train in a thread, because training ignores signals, so that an interrupt ends the wait.
 
     The thread itself cannot be stopped, and ends with the process.
     """
     failures: list[BaseException] = []
+    context = copy_context()  # of this thread; it has the encoding of the files
+    in_context = iter(lambda: context.run(next, texts, None), None)  # type: ignore[arg-type]
 
     def run() -> None:
         try:
-            work()
+            backend.train_from_iterator(in_context, trainer)
         except BaseException as error:
             failures.append(error)
 
@@ -69,13 +71,6 @@ def _interruptibly(work: Callable[[], None]) -> None:
         thread.join(_SECONDS_BETWEEN_SIGNALS)
     if failures:
         raise failures[0]
-
-
-def _in_context(texts: Iterator[str]) -> Iterator[str]:
-    """Iterate over ``texts`` in this thread's context, which has the encoding of the files, even
-    from another thread."""
-    context = copy_context()
-    return iter(lambda: context.run(next, texts, None), None)  # type: ignore[arg-type]
 
 
 def choose_alphabet(
@@ -147,9 +142,7 @@ def train_wordpiece(
         continuing_subword_prefix=CONTINUATION,
         show_progress=False,
     )
-    short = without_long_words(texts, backend)
-    texts = _in_context(short)
-    _interruptibly(lambda: backend.train_from_iterator(texts, trainer))
+    _train(backend, without_long_words(texts, backend), trainer)
     ids = backend.get_vocab(with_added_tokens=True)
     return sorted(ids, key=ids.__getitem__)
 
@@ -184,9 +177,7 @@ def train_bpe(
         show_progress=False,
     )
     # Words may be long in languages without spaces, and byte-level BPE does not limit their length.
-    short = (_LONG_RUN.sub(r"\g<0> ", text) for text in texts)
-    texts = _in_context(short)
-    _interruptibly(lambda: learner.train_from_iterator(texts, trainer))
+    _train(learner, (_LONG_RUN.sub(r"\g<0> ", text) for text in texts), trainer)
     learnt = json.loads(learner.to_str())["model"]
     pairs = (m.split(" ") if isinstance(m, str) else m for m in learnt["merges"])
     merges = [(first, second) for first, second in pairs]

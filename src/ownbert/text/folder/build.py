@@ -95,24 +95,14 @@ def special_token(
 
 
 def special_tokens(
-    style: Style, names: Mapping[str, str], settings: Mapping[str, Any] = {}, *, built: bool
+    style: Style, names: Mapping[str, str], settings: Mapping[str, Any] = {}
 ) -> list["str | tokenizers.AddedToken"]:
-    """All special tokens in Transformers' order, the additional ones last.
+    """All special tokens of a backend built without tokenizer.json, in Transformers' order.
 
-    Args:
-        style: tokenizer family.
-        names: special tokens by name.
-        settings: settings of the tokenizer, which determine the additional tokens.
-        built: see ``special_token``.
-
-    Returns:
-        The tokens, see ``special_token``.
+    The additional ones, which depend on the ``settings`` of the tokenizer, are the last.
     """
-    tokens = [
-        special_token(style, name, names[name], built=built)
-        for name in SPECIAL_NAMES
-        if name in names
-    ]
+    named = [name for name in SPECIAL_NAMES if name in names]
+    tokens = [special_token(style, name, names[name], built=True) for name in named]
     return [*tokens, *additional_tokens(style, settings)]
 
 

@@ -203,7 +203,7 @@ class TokenizerFolder:
             source = style.files["vocab_file"] if built else TOKENIZER
             raise InputError(f"{self.path / source} lacks the special tokens {' '.join(absent)}")
         if built:
-            register(backend, special_tokens(style, special, config, built=True))
+            register(backend, special_tokens(style, special, config))
             set_post_processor(backend, style, special)
         return TokenizerFiles(backend, special, config)
 
@@ -303,9 +303,7 @@ def _require_agreement(folder: Path, tokens: list[str]) -> None:
     if len(listed) != len(tokens):
         detail = f"{len(listed)} tokens and {len(tokens)}"
     else:
-        first = next(
-            i for i, pair in enumerate(zip(listed, tokens, strict=True)) if len({*pair}) > 1
-        )
+        first = next(i for i, token in enumerate(tokens) if listed[i] != token)
         detail = f"id {first} is {listed[first]!r} and {tokens[first]!r}"
     raise InputError(f"{folder}: {VOCABULARY} and {TOKENIZER} disagree ({detail}); remove one")
 
