@@ -134,16 +134,13 @@ def to_batch(
     source_mask: Tensor | None = None,
     target_mask: Tensor | None = None,
 ) -> tuple[Batch, Tensor]:
-    """Pack padded ids (B, S') and (B, S) into a batch.
+    """Pack padded ids (B, S') and (B, S) into a batch; also return the index for ``to_padded``.
 
     Args:
         source: (B, S') source ids.
         target: (B, S) target ids.
         source_mask: (B, S') 1 at tokens and 0 at padding; None: no padding.
         target_mask: (B, S) likewise for the target.
-
-    Returns:
-        The batch, and the index for ``to_padded``.
     """
     source_batch, _ = from_padded(source, source_mask)
     batch, index = from_padded(target, target_mask)

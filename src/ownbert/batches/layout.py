@@ -409,10 +409,6 @@ def _split_by_length(
 class _PaddedIndexBuilder:
     """Assigns places to groups, one after the other.
 
-    Args:
-        lengths: (B) lengths of the sequences.
-        step: padded lengths are multiples of this.
-
     Attributes:
         filled: (B) lengths rounded up to such multiples.
     """

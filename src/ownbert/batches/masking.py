@@ -209,11 +209,7 @@ class Masking:
 
 
 def _short_words(starts: np.ndarray) -> np.ndarray:
-    """Word starts (words + 1), followed by the number of candidates; long words are split.
-
-    Args:
-        starts: (candidates) true for word starts.
-    """
+    """Word starts (words + 1), followed by the number of candidates; long words are split."""
     words = np.append(starts.nonzero()[0], len(starts))
     sizes = words[1:] - words[:-1]
     if sizes.max() <= LONGEST_WORD:

@@ -21,7 +21,6 @@ def record_agreement(folder: Path, what: str) -> None:
     """Record in the config.json of a finished folder that bfloat16 may be used.
 
     Args:
-        folder: model folder with weights.
         what: outputs that agree with float32: ``ANSWERS`` or ``VECTORS``.
     """
     value = {"bfloat16": what, "weights": weights_checksums(folder)}

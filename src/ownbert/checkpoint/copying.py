@@ -130,8 +130,6 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
     """Check that all tensors of a file fit the model.
 
     Args:
-        report: result of ``copy_weights``.
-        path: path of the file, for the message.
         description: description of the folder; if only heads do not fit, the error says how to load
             it.
 
@@ -149,12 +147,6 @@ def require_blocks(
 ) -> None:
     """Check that a file has the last block stated in config.json, because creating a thousand
     blocks takes seconds before a missing one is noticed.
-
-    Args:
-        tensors: tensors of the file, by its names.
-        weight_map: maps these names to ours.
-        path: path of the file, for the message.
-        stacks: structures of the encoder and the decoder.
 
     Raises:
         InputError: the block is missing.

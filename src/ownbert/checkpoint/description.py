@@ -207,12 +207,7 @@ def _describe_answering(
 def require_tables(
     features: Mapping[str, Sequence[str]], head: str, specs: Sequence[HeadSpec]
 ) -> None:
-    """Check that the tables of word features have a row for each tag.
-
-    Args:
-        features: tags of each column.
-        head: kind of the head with the tables.
-        specs: all heads.
+    """Check that the tables of word features in a head have a row for each tag.
 
     Raises:
         InputError: the number of rows differs.

@@ -62,9 +62,6 @@ def convert(
         vocabulary: vocabulary file; by default vocab.txt beside the checkpoint.
         cased: whether capitals are kept; by default whether the vocabulary has any.
 
-    Returns:
-        The model.
-
     Raises:
         InputError: a file is missing or damaged, files belong to different models, or ``output`` is
             not empty.

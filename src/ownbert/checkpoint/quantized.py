@@ -37,9 +37,7 @@ def write_quantized(
 
     Args:
         folder: a new folder.
-        description: description of the float folder.
-        tensors: weights of the float folder, by its names.
-        encoder: encoder of the float model.
+        description, tensors, encoder: of the float folder; its tensors by its names.
         smooth: (D) smoothing factors by layer name in the encoder.
         strength: strength of the smoothing.
 
@@ -102,10 +100,7 @@ def _pop_vectors(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[t
 def quantize_model(model: Model, smooth: Mapping[str, Tensor], path: Path) -> None:
     """Quantize the layers of a model that are quantized in its folder; it cannot be trained then.
 
-    Args:
-        model: model with weights of ``read_quantized``, which is modified.
-        smooth: smoothing factors of ``read_quantized``.
-        path: path of the file, for messages.
+    Weights and smoothing factors are those of ``read_quantized``.
 
     Raises:
         InputError: a layer does not exist, or has another size.

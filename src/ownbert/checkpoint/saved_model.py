@@ -136,14 +136,9 @@ def new_model(
     labels: Sequence[str] = (),
     dropout: float | None = None,
 ) -> Model:
-    """Create a randomly initialised model with the structure of a folder.
+    """Create a randomly initialised model with the structure of a folder; see ``load``.
 
-    Args:
-        description: description of the folder.
-        heads: heads instead of the folder's.
-        pooler: whether there is a pooler; None: if the heads need it.
-        labels: names of the classes, instead of the folder's.
-        dropout: dropout rate of all layers, instead of the folder's.
+    There is a pooler by default if the heads need it.
 
     Raises:
         InputError: the decoder does not support such a head.

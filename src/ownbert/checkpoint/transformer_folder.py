@@ -88,11 +88,8 @@ def new_translation(
 
     Args:
         kind: kind of model, which determines the saved format, or its model_type.
-        encoder: structure of the encoder.
-        decoder: structure of the decoder.
         shared: whether the head shares the word table.
         heads: heads; by default the one for generation.
-        labels: labels of a classification head.
         second_reading: for a decoder that reads the encoder's input again.
     """
     kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind

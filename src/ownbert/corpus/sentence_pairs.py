@@ -216,18 +216,9 @@ def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 def truncate_pair(
     first: range, second: range, budget: int, rng: np.random.Generator
 ) -> tuple[range, range]:
-    """Truncate the longer part until both fit, removing each token at the front or back at random.
+    """Truncate the longer of two parts, positions of tokens, until both fit ``budget``.
 
-    Args:
-        first: positions of the first part's tokens.
-        second: positions of the second part's tokens.
-        budget: maximum number of remaining tokens.
-        rng: random generator.
-
-    Returns:
-        The truncated parts.
-
-    Source: google-research/bert, truncate_seq_pair.
+    Each token is removed at the front or back at random.
     """
     lengths = [len(first), len(second)]
     while sum(lengths) > budget:
@@ -256,8 +247,6 @@ def pretraining_data(
     """Create training and held-out examples of a store.
 
     Args:
-        store: token store of the corpus.
-        tokenizer: tokenizer of the store.
         masking, max_length, pairs, seed: see ``PretrainingData``.
         held_out: share of the corpus for evaluation; the selection depends only on the corpus, this
             share and the seed.

@@ -128,22 +128,13 @@ class HeldOutSplit:
 def hold_out(
     sentence_ends: np.ndarray, document_ends: np.ndarray, share: float, seed: int
 ) -> HeldOutSplit:
-    """Hold out a part of the corpus for evaluation.
+    """Hold out a ``share`` of the corpus for evaluation; for the ends see ``split_into_spans``.
 
     The selection depends only on the corpus, the share and the seed, so runs with other sequence
     lengths or objectives, and the phases of a run, hold out the same text. Whole documents are
     selected if there are enough, else pieces of whole sentences (spans do not cross the ends of a
     piece). At least two documents remain for training, if there are two; nothing is held out from a
     corpus that is too small.
-
-    Args:
-        sentence_ends: one past the last token of each sentence, ascending.
-        document_ends: one past the last token of each document, ascending.
-        share: approximate share to hold out.
-        seed: seed of the selection.
-
-    Returns:
-        The segments, held out and not.
     """
     ends = np.asarray(document_ends, dtype=np.int64)
     number = np.arange(len(ends))

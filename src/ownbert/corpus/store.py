@@ -110,10 +110,6 @@ class Store:
     def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
         """Map the files of a store, after verifying their checksums.
 
-        Args:
-            folder: folder of the store.
-            reused: recorded in the result.
-
         Raises:
             InputError: a file is missing, truncated, altered or of another format.
         """

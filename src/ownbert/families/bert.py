@@ -140,11 +140,7 @@ def label_rules(*kinds: str) -> tuple[Rule, ...]:
 
 
 def bert_architectures(name: str) -> Mapping[str, ArchitectureSpec]:
-    """The architectures of BERT, or of a family that differs only in the encoder.
-
-    Args:
-        name: prefix of the class names.
-    """
+    """The architectures of BERT, or of a family that differs only in the encoder."""
     return {
         f"{name}Model": ArchitectureSpec(),
         f"{name}ForPreTraining": ArchitectureSpec((MLM, NSP)),

@@ -123,8 +123,6 @@ def weight_map(
     """The weight map of a model with two stacks; its rules are expanded for all blocks.
 
     Args:
-        encoder: structure of the encoder.
-        decoder: structure of the decoder.
         shared: whether encoder, decoder and generator share their embeddings.
         head: kind of the head; in this format always a generator.
     """
@@ -188,14 +186,6 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
     """Write the structure of a model.
-
-    Args:
-        encoder: structure of the encoder.
-        decoder: structure of the decoder.
-        shared: whether encoder, decoder and generator share their embeddings.
-
-    Returns:
-        The values of a ``config.json``.
 
     Raises:
         InputError: the format cannot express them.

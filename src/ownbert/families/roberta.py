@@ -43,11 +43,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
-    """The architectures of RoBERTa, or of a family with the same structure.
-
-    Args:
-        name: prefix of the class names.
-    """
+    """The architectures of RoBERTa, or of a family with the same structure."""
     return {
         f"{name}Model": ArchitectureSpec(),
         f"{name}ForMaskedLM": ArchitectureSpec((_MLM,)),

@@ -24,12 +24,7 @@ _GATED_ACTIVATIONS = {"gelu": "gelu_new"}
 
 
 def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
-    """Rules for one of the stacks, without its embeddings.
-
-    Args:
-        name: ``encoder`` or ``decoder``.
-        prefix: prefix of the names in the checkpoint.
-    """
+    """Rules for one of the stacks, ``encoder`` or ``decoder``, without its embeddings."""
     ours, theirs = f"{name}.blocks.{{i}}.", f"{prefix}{name}.block.{{i}}."
     attention, cross = theirs + "layer.0.", theirs + "layer.1."
     network = theirs + ("layer.2." if name == "decoder" else "layer.1.")
@@ -187,8 +182,6 @@ def weight_map(
     """The weight map of an encoder-decoder; its rules are expanded for all blocks.
 
     Args:
-        encoder: structure of the encoder.
-        decoder: structure of the decoder.
         shared: whether the generator shares the word embeddings.
         head: kind of the head; None: no head.
     """
@@ -236,14 +229,6 @@ def read_config(values: Mapping[str, Any]) -> Stacks:
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
     """Write the structure of an encoder-decoder.
-
-    Args:
-        encoder: structure of the encoder.
-        decoder: structure of the decoder.
-        shared: whether the generator shares the word embeddings.
-
-    Returns:
-        The values of a ``config.json``.
 
     Raises:
         InputError: the format cannot express them.

@@ -209,12 +209,7 @@ _KINDS: dict[str, Callable[[bytes, str], bool | None]] = {
 
 
 def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
-    """Resolve a path that a file contains; it must be below ``folder``.
-
-    Args:
-        folder: folder of the file.
-        name: path relative to the folder.
-        source: the file, for messages.
+    """Resolve a path that the file ``source`` in ``folder`` contains; it must be below the folder.
 
     Raises:
         InputError: the path is outside the folder.

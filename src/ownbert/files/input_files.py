@@ -81,11 +81,8 @@ def refuse_input(path: Path) -> None:
 
 @contextlib.contextmanager
 def protected(sources: Any) -> Iterator[None]:
-    """Refuse, inside the block, to overwrite its inputs and to read a pipe twice.
-
-    Args:
-        sources: as for ``refuse_same``.
-    """
+    """Refuse, inside the block, to overwrite its inputs and to read a pipe twice; ``sources`` are
+    as for ``refuse_same``."""
     token = _protected.set(_protected.get() | _identities(sources))
     pipes = _pipes.set(set() if (known := _pipes.get()) is None else known)
     try:

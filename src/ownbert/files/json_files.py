@@ -43,8 +43,6 @@ def read_json(
     """Read a JSON file.
 
     Args:
-        path: the file, in UTF-8.
-        kind: required type of the value: dict, list, or object for any.
         missing: value for a missing file; by default that is an error.
         check: schema of the value, see ``ownbert.checks``.
         pipe: whether the path may be a pipe.

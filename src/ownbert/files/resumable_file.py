@@ -184,11 +184,7 @@ def refuse_other_run(
 ) -> None:
     """Raise ``InputError`` if the identity of a stopped run differs from that of this run.
 
-    Args:
-        output: output of both runs.
-        before: identity of the stopped run.
-        made_for: identity of this run.
-        otherwise: what the user can do instead of resuming.
+    ``otherwise`` is what the user can do instead of resuming.
     """
     for name, value in made_for.items():
         if before.get(name) == value:

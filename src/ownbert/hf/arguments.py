@@ -81,7 +81,6 @@ def read_arguments(
     """Parse the arguments of ``from_pretrained``.
 
     Args:
-        model_class: class of the model.
         name: a folder, or a model on the hub.
         config: a config, a folder of one, or None for that of ``name``.
         options: further arguments; keys of the config change it.

@@ -215,11 +215,7 @@ class PretrainedConfig:
 
     @classmethod
     def of(cls, config: Any, user: str) -> Any:
-        """Return ``config``, or convert one of Transformers to this class.
-
-        Args:
-            config: config of this family, from OwnBERT or Transformers.
-            user: name of the caller, for the message.
+        """Return ``config``, or convert one of Transformers to this class, for the caller ``user``.
 
         Raises:
             InputError: ``config`` is something else.
@@ -270,15 +266,7 @@ class PretrainedConfig:
     def changed(
         self, values: dict[str, Any], changes: Mapping[str, Any]
     ) -> "tuple[PretrainedConfig, dict[str, Any]]":
-        """The config with changed values.
-
-        Args:
-            values: values of the config.json that this config was made from.
-            changes: values that override them.
-
-        Returns:
-            The config, and the changes that are not keys.
-        """
+        """The config, made from ``values``, with ``changes``; and those that are not keys."""
         named, count = changes.get("id2label"), changes.get("num_labels")
         if named is not None and count not in (None, len(named)):
             raise InputError(f"num_labels is {count}, but id2label has {len(named)} labels")

@@ -51,10 +51,8 @@ class ImageSource:
         return self.source if isinstance(self.source, Path) else None
 
     def read(self, channels: int) -> Any:
-        """Read the image as input for ``Processor``.
-
-        Returns:
-            An array if the image has at most that many channels, else a Pillow image.
+        """Read the image for ``Processor``: an array if it has at most that many channels, else a
+        Pillow image.
 
         Raises:
             InputError: the file is damaged, or contains floats that are not between 0 and 1.

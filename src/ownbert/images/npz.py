@@ -42,13 +42,10 @@ class _RealArrays(Mapping[str, np.ndarray]):
 def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
     """Open an .npz file as a mapping of arrays by name, each read on access.
 
-    Args:
-        path: the file.
-        needed: expected content, for the message.
-
     Raises:
         InputError: the file is not an .npz file, is damaged, or contains objects or complex
-            numbers; also for errors inside the block, which should only read.
+            numbers; also for errors inside the block, which should only read. The message ends with
+            ``needed``, the expected content.
     """
     refuse_unreadable(path)
     try:

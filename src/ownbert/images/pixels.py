@@ -102,9 +102,6 @@ class Processor:
     def resized(self, image: Any) -> np.ndarray:
         """Resize an image to (height, width, channels), bytes or floats from 0 to 1.
 
-        Args:
-            image: see ``__call__``.
-
         Raises:
             InputError: the image has invalid values or an invalid shape.
         """
@@ -231,10 +228,6 @@ def read_deep_grey(image: Any, what: str) -> np.ndarray:
 
     Integers are assumed to have 16 bits.
 
-    Args:
-        image: the image.
-        what: description, for messages.
-
     Raises:
         InputError: a value is out of range.
     """
@@ -242,14 +235,9 @@ def read_deep_grey(image: Any, what: str) -> np.ndarray:
 
 
 def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
-    """Split an image into patches in row-major order.
+    """Split an image (channels, height, width) into patches (P, values) in row-major order.
 
-    Args:
-        pixels: (channels, height, width).
-        patch: (height, width) of a patch, in pixels.
-
-    Returns:
-        (P, values) float32; the values of a patch are ordered by channel, row, column.
+    The values of a patch, float32, are ordered by channel, row, column.
 
     Raises:
         InputError: patches of this size do not cover the image exactly.

@@ -63,15 +63,8 @@ class Cache:
     def append(
         self, layer: int, keys: Tensor, values: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor]:
-        """Append keys and values of new tokens to a layer.
-
-        Args:
-            layer: index of the layer.
-            keys, values: (T, H, K).
-            layout: layout of the new tokens.
-
-        Returns:
-            All keys and values of the layer, packed: (T', H, K) each.
+        """Append keys and values of new tokens, (T, H, K) each; return all of the layer, packed:
+        (T', H, K) each.
         """
         keys, values = per_sequence(keys, layout), per_sequence(values, layout)
         if layer in self.self_attention:

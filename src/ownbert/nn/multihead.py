@@ -81,15 +81,7 @@ class MultiHeadAttention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
         """Attention of all heads, head masks, and the output matrix.
 
-        Args:
-            q: (T, H, K).
-            k, v: (T, H, K) or (T', H, K).
-            context: context of the batch, which collects attention weights in ``attentions`` or
-                ``cross_attentions`` if requested.
-            layer: index of the layer.
-
-        Returns:
-            (T, D).
+        q (T, H, K), k and v (T', H, K) -> (T, D)
         """
         layout, collected = self.layout_of(context)
         out = self.attended(q, k, v, context, layer, layout, collected)

@@ -25,13 +25,7 @@ class NoNorm(nn.Module):
 
 
 def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
-    """LayerNorm, RMSNorm (T5), or MobileBERT's ``NoNorm``.
-
-    Args:
-        config: configuration that selects the norm.
-        size: number of channels.
-        eps: by default the config's.
-    """
+    """LayerNorm, RMSNorm (T5), or MobileBERT's ``NoNorm``."""
     if config.mobile is not None and config.mobile.normalization_type == "no_norm":
         return NoNorm(size)
     eps = config.layer_norm_eps if eps is None else eps

@@ -40,11 +40,7 @@ class Learner(nn.Module):
     def forward(
         self, batch: Batch, objectives: Sequence[Objective] | None = None
     ) -> dict[str, Loss]:
-        """The loss of each objective by its name; losses of a dummy batch are zero.
-
-        Args:
-            objectives: objectives of the phase; by default all.
-        """
+        """The loss of each objective by its name; losses of a dummy batch are zero."""
         objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}
         if self.sampler is not None and self.training:

@@ -70,18 +70,8 @@ def _frequencies(count: int, positions: int) -> Tensor:
 
 
 def _point(qkv: Tensor, head: int, size: int, frequencies: Tensor, away: int) -> None:
-    """Add to a head's query a rotation by ``away`` tokens and to its key the identity.
-
-    Both use the same pairs of channels, spread over all frequencies; the score of two positions is
-    then a sum of cos(frequency * (distance - away)), with its maximum at the distance ``away``.
-
-    Args:
-        qkv: (3D, D) matrix to modify.
-        head: index of the head.
-        size: head size K.
-        frequencies: angles per token.
-        away: distance that the head attends to.
-    """
+    """Add to a head's query a rotation by ``away`` tokens and to its key the identity, in the
+    matrix ``qkv`` (3D, D)."""
     hidden = qkv.shape[1]
     pairs = min(size // 2, len(frequencies))
     # The squared amplitude of a sine after LayerNorm over words in all channels and sinusoids in

@@ -93,23 +93,12 @@ def initialise(
     ordinary: np.ndarray,
     unigram: torch.Tensor,
 ) -> str | None:
-    """Set the initial weights.
+    """Set the initial weights; return a report of what was copied or skipped for lack of time.
 
     Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
     unless the recipe has "random"; the first layer starts at neighbouring tokens unless
     ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram
     log-probabilities, so that the first steps need not learn which words are frequent.
-
-    Args:
-        learner: learner to modify.
-        recipe: recipe of the run.
-        store: token store of the corpus.
-        tokenizer: tokenizer of the corpus.
-        ordinary: (V) true for tokens that are not special.
-        unigram: (V) log-probability of each token.
-
-    Returns:
-        A report of what was copied from another model, or skipped for lack of time, if any.
     """
     report: object = None
     word = learner.model.encoder.embeddings.word.weight.data

@@ -28,19 +28,7 @@ def write_card(
     metrics: Mapping[str, Any],
     precision: str = "",
 ) -> str | None:
-    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
-
-    Args:
-        folder: model folder.
-        recipe: completed recipe.
-        config: configuration of the model.
-        data: facts about the corpus, without any of its texts.
-        metrics: metrics of the last evaluation on held-out text.
-        precision: result of the bfloat16 check.
-
-    Returns:
-        A warning or None.
-    """
+    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``."""
     source = recipe.model.init_from
     objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
     # A head with word features needs more than text, and Transformers does not support it.

@@ -383,11 +383,7 @@ def preview_pretraining(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """Describe what ``pretrain`` would do, without doing it.
-
-    Returns:
-        The resolved recipe, counts, and the first sequences of the first batch, decoded.
-    """
+    """Describe what ``pretrain`` would do, without doing it."""
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
     first, tokenizer = run.phase_data[0], run.tokenizer

@@ -341,14 +341,6 @@ def copy_checkpoint(
     the MLM decoder depends on the corpus and is left to the caller. Word features with equal
     columns and sizes are copied tag by tag.
 
-    Args:
-        model: model to modify.
-        folder: folder of the checkpoint.
-        tokenizer: tokenizer of the new vocabulary.
-        store: token store of the corpus.
-        counts_file: see ``read_counts``.
-        seed: seed of the new embeddings.
-
     Raises:
         InputError: tensors do not fit the config, or the counts cannot be read.
     """

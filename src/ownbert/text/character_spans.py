@@ -8,14 +8,6 @@ def span_in(text: str, start: int, end: int) -> tuple[int, int]:
 
     Some tokenizers include the blank before a word in its first token, and some drop accents that
     are separate characters.
-
-    Args:
-        text: the text.
-        start: first character of the span.
-        end: last character of the span, exclusive.
-
-    Returns:
-        The new start and end.
     """
     while start < end and text[start].isspace():
         start += 1

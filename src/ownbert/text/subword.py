@@ -44,11 +44,6 @@ def bpe_backend(
 ) -> "tokenizers.Tokenizer":
     """Create a byte-level BPE tokenizer; every byte has a token, so no text is unknown.
 
-    Args:
-        vocabulary: id of each token.
-        merges: pairs of tokens in the order of priority.
-        add_prefix_space: whether to prepend a space to texts without one.
-
     Raises:
         ValueError: a merge refers to a token that is not in the vocabulary.
     """

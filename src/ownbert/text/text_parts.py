@@ -21,12 +21,10 @@ _STOP = r"(?<=[^\W_])(?=[\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"
 
 
 def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
-    """A pattern for the positions where a text can be cut without changing its tokens.
+    """A pattern for the positions where a text can be cut without changing its tokens; None
+    if there are none.
 
     The positions are word boundaries for this tokenizer, and tokens do not cross words.
-
-    Returns:
-        The pattern; None if texts cannot be cut.
     """
     splits = [
         pattern

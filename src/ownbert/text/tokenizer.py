@@ -285,11 +285,7 @@ class Tokenizer:
     def encodings(self, texts: Sequence[str]) -> "list[tokenizers.Encoding]":
         """Encode texts without special tokens, as objects of the ``tokenizers`` library.
 
-        Args:
-            texts: texts, which are not encoded in parts.
-
-        Returns:
-            The encoding of each text, which includes the offsets of its tokens.
+        The texts are not encoded in parts, and the objects include the offsets of their tokens.
 
         Raises:
             InputError: a text contains half a surrogate pair.

@@ -119,9 +119,7 @@ def train_wordpiece(
 
     Args:
         backend: tokenizer with BERT's rules, trained in place.
-        texts: texts to learn from.
-        alphabet: characters from ``choose_alphabet``.
-        continued: their continuations.
+        alphabet, continued: from ``choose_alphabet``.
         size: maximum number of entries; special tokens and the alphabet are always included.
         min_count: minimum frequency of a merge.
 
@@ -150,17 +148,10 @@ def train_wordpiece(
 def train_bpe(
     texts: Iterator[str], *, special: Sequence[str], size: int, min_count: int, lowercase: bool
 ) -> "tokenizers.Tokenizer":
-    """Train a byte-level BPE tokenizer.
+    """Train a byte-level BPE tokenizer of at most ``size`` entries.
 
-    Args:
-        texts: texts to learn from.
-        special: special tokens.
-        size: maximum number of entries.
-        min_count: minimum frequency of a merge.
-        lowercase: whether to lower-case text.
-
-    Returns:
-        The tokenizer. The ids are those of special tokens, then the 256 bytes, then merges.
+    The ids are those of special tokens, then the 256 bytes, then merges, each with a frequency of
+    at least ``min_count``.
 
     Source: Sennrich et al. 2016, over bytes as in GPT-2.
     """

@@ -26,14 +26,8 @@ SHOWN_TOKENS = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCount:
-    """The frequency of a token in the corpus, and how often it ends a document.
-
-    Args:
-        token: the token.
-        count: number of occurrences.
-        share: share of all tokens.
-        ends: number of documents that it ends.
-        end_share: share of documents that it ends.
+    """The frequency of a token, its share of all tokens, and the number and share of documents that
+    it ends.
     """
 
     token: str
@@ -82,13 +76,7 @@ class VocabularyReport:
 
 
 def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -> list[TokenCount]:
-    """The 50 most frequent tokens; equally frequent ones in alphabetical order.
-
-    Args:
-        counts: frequency of each token.
-        ends: number of documents that each token ends.
-        documents: number of documents.
-    """
+    """The 50 most frequent tokens; equally frequent ones in alphabetical order."""
     running = max(1, counts.total())
     first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:TOP_TOKENS]
     return [
@@ -108,9 +96,6 @@ def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[
 
     By chance, a token would end ``documents * share`` documents. The constants above define the
     rule.
-
-    Returns:
-        The tokens; often none.
     """
     proposals = [row for row in top if _ends_often(row, documents)]
     if sum(row.end_share for row in proposals) < LEAST_COMMON_SHARE:

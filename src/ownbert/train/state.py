@@ -77,9 +77,6 @@ class TrainState:
         Older states are deleted, except the last ``keep`` and the one of the best evaluation.
 
         Args:
-            folder: folder of the run.
-            keep: number of states to keep.
-            world: processes of the run.
             interim: whether it is saved only because the run stops here. The next state replaces
                 it, so that a resumed run ends with the same states as an uninterrupted one.
 

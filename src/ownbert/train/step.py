@@ -48,15 +48,8 @@ def step(
 
     Args:
         module: a ``Learner``, or the result of ``distributed.data_parallel``.
-        optimizer: optimiser of the weights.
-        micro_batches: micro-batches of this process.
         counts: number of targets of each objective in all micro-batches of all processes; each loss
             is divided by its count, so the gradient does not depend on the split of the step.
-        objectives: objectives of the phase.
-        optim: settings of the optimiser.
-        rate: learning rate.
-        precision: float32 or bfloat16.
-        world: processes of the run.
 
     Raises:
         NotANumber: the loss or the gradient is not finite; no weight has been changed.

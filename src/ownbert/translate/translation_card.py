@@ -21,19 +21,7 @@ def write_card(
     shared: bool,
     metrics: Mapping[str, float],
 ) -> str | None:
-    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
-
-    Args:
-        folder: model folder.
-        recipe: completed recipe.
-        pairs: numbers of "training" and "dev" pairs.
-        parameters: number of parameters.
-        shared: whether both sides share a vocabulary.
-        metrics: metrics on the dev pairs.
-
-    Returns:
-        A warning or None.
-    """
+    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``."""
     ours = recipe.model.norm_first or not shared
     shown = ((n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY)))
     values = {

@@ -348,11 +348,7 @@ def _copy_weights(learner: Learner, weights: Mapping[str, torch.Tensor]) -> None
 def preview_translation(
     *, config: str | Path | None = None, overrides: Sequence[str] = (), **options: Any
 ) -> str:
-    """Describe what ``train_translation`` would do, without doing it.
-
-    Returns:
-        The resolved recipe, counts, lengths, and the first pairs as seen by the model.
-    """
+    """Describe what ``train_translation`` would do, without doing it."""
     recipe = resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
     run = TranslationRun(recipe)
     lines = [dump(run.recipe), *run.summary()]

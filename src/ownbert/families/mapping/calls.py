@@ -57,9 +57,6 @@ def encoder_arguments(
         inputs: arguments besides the ids and their mask.
         crossing: classes that accept an encoder's output, besides decoders.
         cache_position: whether the class without a head has this argument.
-
-    Returns:
-        The arguments in order, and the name of the argument for all others, if any.
     """
     names = ["input_ids", "attention_mask", *inputs]
     if decoder or kinds in crossing:

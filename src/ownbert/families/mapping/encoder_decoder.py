@@ -76,13 +76,7 @@ class EncoderDecoder:
     def specs(
         self, architecture: str, values: Mapping[str, Any], *, shared: bool = True
     ) -> tuple[HeadSpec, ...]:
-        """The heads of a class: one, or none.
-
-        Args:
-            architecture: name of the class.
-            values: content of the ``config.json``.
-            shared: whether a generator shares the word embeddings.
-        """
+        """The heads of a class: one, or none."""
         values, found = {**self.defaults, **values}, []
         for spec in self.architectures[architecture].heads:
             if spec.kind in self.dropouts:
@@ -94,9 +88,6 @@ class EncoderDecoder:
 
     def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
         """How the decoder of a class in ``answering`` reads the encoder's input.
-
-        Returns:
-            The special tokens for the decoder.
 
         Raises:
             InputError: a token is not in the vocabulary.

@@ -46,12 +46,7 @@ def activation_of(values: Mapping[str, Any], key: str) -> str:
 def require_expressed(
     model_type: str, stacks: Sequence[EncoderConfig], again: Sequence[EncoderConfig]
 ) -> None:
-    """Check that a format can express an encoder, or two stacks.
-
-    Args:
-        model_type: name of the format.
-        stacks: encoder, and decoder if there is one.
-        again: the same after writing and reading.
+    """Check that an encoder, or two stacks, are the same ``again``, after writing and reading.
 
     Raises:
         InputError: a field has changed.
@@ -156,10 +151,7 @@ class Family:
         return EncoderConfig(**ours)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """Write the structure of an encoder.
-
-        Returns:
-            The values of a ``config.json``, including model_type.
+        """Write the structure of an encoder as values of a ``config.json``, including model_type.
 
         Raises:
             InputError: Transformers' format cannot express the structure.

@@ -64,10 +64,6 @@ class Heads:
     """Several tensors (D, H, K) of the checkpoint as one matrix (tensors x HK, D).
 
     The matrix is that of a ``Linear``, (out, in); the checkpoint has a matrix (D, K) for each head.
-
-    Args:
-        ours: name in OwnBERT, with ``.weight``.
-        theirs: names in the checkpoint.
     """
 
     ours: str

@@ -125,13 +125,8 @@ class WeightMap:
         with a rule.
 
         Args:
-            ours: OwnBERT's tensors by name.
-            config: structure of the encoder.
             bare: whether to omit the prefix of the base model.
             kinds: heads that get the checkpoint's names; by default all.
-
-        Returns:
-            The tensors of the checkpoint by name.
         """
         theirs, left = {}, dict(ours)
         heads = {name.split(".")[1] for name in ours if name.startswith("heads.")}

@@ -199,16 +199,7 @@ def named_values(
     *,
     states: bool,
 ) -> dict[str, Any]:
-    """The outputs by name, padded: logits, or hidden states without heads, and what is requested.
-
-    Args:
-        model: a model of ``ownbert.hf``.
-        kinds: kinds of its heads.
-        stack: the encoder or decoder.
-        out: outputs of the packed model.
-        packed: the packed inputs.
-        states: whether to return the hidden states of all layers.
-    """
+    """The outputs by name, padded: logits or hidden states, and what is requested."""
     logits = {
         kind: rows if kind in _PER_SEQUENCE else packed.answers(rows)
         for kind, rows in out.logits.items()

@@ -39,15 +39,10 @@ def cross_entropy(
 
 
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
-    """The loss for labels of sequences, selected by ``config.problem_type``.
+    """The loss for logits (B, C) and labels of sequences, selected by ``config.problem_type``.
 
     If this is None, it is set: regression (mean squared error) for a single output, single-label
     (cross entropy) for integer labels, else multi-label (binary cross entropy).
-
-    Args:
-        logits: (B, C).
-        labels: (B) classes, or a value for each logit.
-        config: configuration of the model.
 
     Raises:
         InputError: labels do not match, or the problem type is unknown.

@@ -27,7 +27,6 @@ def make_backend(
     """Create a backend from files; also return whether it was built from the family's own files.
 
     Args:
-        style: tokenizer family, if known.
         files: paths of the family's files and of tokenizer.json, by argument name.
         settings: arguments of the constructor; ``tokenizer_object``, ``from_slow`` and a
             tokenizer.json that has been read are removed.

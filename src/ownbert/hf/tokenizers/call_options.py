@@ -133,10 +133,6 @@ def by_name(
 ) -> dict[str, Any]:
     """Positional and named arguments as one dictionary by name.
 
-    Args:
-        who: name of the function, for messages.
-        order: names of the positional arguments.
-
     Raises:
         InputError: there are too many, or one is given twice.
     """
@@ -172,9 +168,7 @@ def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> st
 def batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
     """The texts, or pairs of texts, of a call; None if it has a single input.
 
-    Args:
-        text, pair: the arguments of the call.
-        words: whether a list of strings is one text.
+    With ``words`` a list of strings is one text.
 
     Raises:
         InputError: an input is not text, or the two lists differ in length.
@@ -227,14 +221,7 @@ def encode_texts(
 ) -> BatchEncoding:
     """Encode texts or pairs; log a warning for texts that are too long.
 
-    Args:
-        encoder: the backend.
-        texts: texts, or pairs of texts.
-        options: the result of ``CallOptions.resolved``.
-        tokenizer: a ``PreTrainedTokenizerFast``.
-
-    Returns:
-        One row per text; overflowing rows follow the row they belong to.
+    Overflowing rows follow the row they belong to.
 
     Raises:
         InputError: an input is not text, or a maximum length or stride leaves no room.

@@ -56,11 +56,6 @@ def _shorten(ids: Ids, remove: int, side: str) -> Ids:
 def pad_batch(inputs: Any, options: CallOptions, tokenizer: Any) -> BatchEncoding:
     """Pad a mapping of one sequence or of many, or a list of mappings.
 
-    Args:
-        inputs: the encodings.
-        options: resolved options.
-        tokenizer: provides the defaults.
-
     Raises:
         InputError: there are no ids, or columns of different lengths.
     """

@@ -47,13 +47,7 @@ def token_and_id(name: str) -> tuple[Any, Any]:
 def initial_tokens(
     style: Style | None, settings: Mapping[str, Any], *, built: bool
 ) -> dict[str, Any]:
-    """The special tokens in a constructor's ``settings``, else those of the family.
-
-    Args:
-        style: tokenizer family, if known.
-        settings: arguments of the constructor.
-        built: whether the tokenizer was built from the family's own files, not from tokenizer.json.
-    """
+    """The special tokens in a constructor's ``settings``, else those of the family."""
     special: dict[str, Any] = {}
     for name in SPECIAL_NAMES:
         token = settings.get(name, style.special.get(name) if style else None)
@@ -91,15 +85,10 @@ def set_special(special: dict[str, Any], name: str, value: Any) -> None:
 def update_special(
     special: dict[str, Any], changes: Mapping[str, Any], *, keep_additional: bool
 ) -> list[Any]:
-    """Set special tokens, plain strings as tokens that match exactly.
+    """Set special tokens, plain strings as tokens that match exactly; return those to add to the
+    vocabulary.
 
-    Args:
-        special: special tokens, which are modified.
-        changes: tokens by attribute name.
-        keep_additional: whether additional special tokens are appended to the existing ones.
-
-    Returns:
-        The tokens to add to the vocabulary.
+    With ``keep_additional`` additional special tokens are appended to the existing ones.
 
     Raises:
         InputError: an attribute is unknown.

@@ -55,10 +55,8 @@ def read_arguments(
     """Read the arguments of a tokenizer's constructor from a folder.
 
     Args:
-        folder: folder of the tokenizer.
         files: names of the family's own files, by the argument that takes them.
         changes: arguments that override those in the files.
-        class_name: name of the class, for messages.
 
     Raises:
         InputError: neither the family's files nor tokenizer.json exist.
@@ -143,12 +141,8 @@ def _text(value: Any) -> str | None:
 def vocabulary_contents(
     backend: "tokenizers.Tokenizer", style: Style | None, source: str | None
 ) -> dict[str, bytes]:
-    """Names and contents of the vocabulary's own files.
-
-    Args:
-        backend: backend of the tokenizer.
-        style: tokenizer family, if known.
-        source: file of a SentencePiece model, which is copied; without it nothing is returned.
+    """Names and contents of the vocabulary's own files; none for a SentencePiece model without its
+    file ``source``, which is copied.
     """
     contents = vocabulary_files(backend)
     if contents or style is None or source is None or not os.path.isfile(source):
@@ -163,15 +157,8 @@ def folder_contents(
     vocabulary: Mapping[str, bytes],
     legacy_format: bool | None,
 ) -> dict[str, bytes]:
-    """Names and contents of all files of a tokenizer.
-
-    Args:
-        backend: backend of the tokenizer.
-        settings: the constructor's arguments, and ``tokenizer_class``.
-        special: special tokens by attribute name.
-        vocabulary: result of ``vocabulary_contents``.
-        legacy_format: as in ``save_pretrained``.
-    """
+    """Names and contents of all files of a tokenizer; ``legacy_format`` is as in
+    ``save_pretrained``."""
     config = {name: value for name, value in settings.items() if name not in NOT_SAVED}
     if config.get("never_split") is not None:
         config["never_split"] = sorted(config["never_split"])

@@ -51,13 +51,8 @@ def their_tensors(
 def their_parameter_names(
     model: Model, weight_map: WeightMap, *, reshaped: bool = True
 ) -> dict[str, str]:
-    """Transformers' names of our parameters that are not fused.
-
-    Args:
-        model: model with the parameters.
-        weight_map: mapping between their names and ours.
-        reshaped: whether to include parameters with another shape in Transformers.
-    """
+    """Transformers' names of our parameters that are not fused; with ``reshaped`` also of those
+    with another shape in Transformers."""
     names = {}
     for rule in written_out(weight_map.rules, model.config):
         if head_of(rule) not in (None, *model.specs):

@@ -24,11 +24,7 @@ _FUSED = WeakTensorKeyDictionary()  # the ``Fused`` of each whole parameter
 
 
 class Fused:
-    """A whole parameter and its parts.
-
-    Args:
-        whole: parameter used by the model.
-        views: functions that return a part of a tensor with the whole's shape.
+    """A whole parameter, used by the model, and its parts, which ``views`` take from a tensor.
 
     Attributes:
         empty: indices of the parts whose gradient was set to None since the last backward pass.

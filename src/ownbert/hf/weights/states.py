@@ -33,13 +33,6 @@ def fill(
 ) -> dict[str, list[Any]]:
     """Copy a folder's tensors into the model, and initialise missing ones.
 
-    Args:
-        model: model created in ``written_over``.
-        description: description of the folder.
-        read: tensors of the folder.
-        path: file of the tensors.
-        mismatched: whether tensors of another shape are newly initialised.
-
     Returns:
         Transformers' loading info (missing_keys, unexpected_keys, ...).
 

@@ -21,17 +21,7 @@ from ownbert.nn.fast.dropout import keep_some
 
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
-    """See ``ownbert.nn.attention.attend.attend``; differentiable once.
-
-    Args:
-        q: (T, H, K).
-        k, v: (T', H, K).
-        layout: layout of queries and keys.
-        dropout: dropout rate of the attention weights.
-
-    Returns:
-        (T, H, K).
-    """
+    """See ``ownbert.nn.attention.attend.attend``; differentiable once."""
     return _Attend.apply(q.to(v.dtype), k.to(v.dtype), v, layout, dropout)  # pyright: ignore[reportReturnType]
 
 

@@ -25,13 +25,8 @@ def attend_windowed(
     """Attention of each query to keys at a distance of at most ``window``.
 
     Args:
-        q, k, v: (B, H, S, K).
+        q, k, v: (B, H, S, K), as the result.
         mask: broadcastable to (B, 1, S, S), equal for all queries, false for padding keys.
-        window: maximum distance in tokens.
-        dropout: dropout rate of the attention weights.
-
-    Returns:
-        (B, H, S, K).
 
     Source: Beltagy, Peters, Cohan 2020 (Longformer), section 3.1, without dilation.
     """

@@ -42,16 +42,8 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``torch.nn.functional.linear`` for training, with oneDNN if it is faster.
-
-    Args:
-        x: (T, D).
-        weight: (I, D).
-        bias: (I).
-
-    Returns:
-        (T, I).
-    """
+    """``torch.nn.functional.linear`` for training, with oneDNN if it is faster: x (T, D), weight
+    (I, D), bias (I) -> (T, I)."""
     given = x, weight, bias
     if x.device.type != "cpu":
         return nn.functional.linear(*given)

@@ -83,16 +83,10 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 def bounded_pairs(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Requantize weights so that no pair of neighbouring products overflows 16 bits.
 
-    Each row is rounded to fewer levels: with 64 positive levels no pair is too large; with more
-    levels rounding is finer, but both weights of a pair that is too large are reduced equally. Each
-    row uses the number of levels with the smallest squared error.
-
-    Args:
-        weight: int8 (I, D), D even.
-        scale: (I).
-
-    Returns:
-        Weights, int8 (I, D), and their scales (I).
+    Weights, int8 (I, D) with even D, and scales (I) -> the same. Each row is rounded to fewer
+    levels: with 64 positive levels no pair is too large; with more levels rounding is finer, but
+    both weights of a pair that is too large are reduced equally. Each row uses the number of levels
+    with the smallest squared error.
     """
     whole = weight.float()
     one, other = whole[:, ::2], whole[:, 1::2]  # the two weights of each pair

@@ -49,7 +49,6 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     products whatever the precision, or floats if these are not available.
 
     Args:
-        model: model to copy, which is not changed.
         precision: "float32", equivalent to ``model`` up to rounding, or "bfloat16".
 
     Returns:

@@ -94,13 +94,7 @@ def ngram_buckets(
 def hashed_ngrams(tokens: Tensor, ordinary: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
     """The buckets of the n-grams starting at each token, and a mask of valid ones.
 
-    Args:
-        tokens: (..., S) ids.
-        ordinary: (..., S) true for tokens that n-grams may contain.
-        buckets: number of buckets.
-
-    Returns:
-        Two tensors (..., S, sizes).
+    Ids (..., S) and ``ordinary``, true for tokens in n-grams, -> (..., S, sizes) twice.
     """
     hashes, valid = [], []
     keys, inside = tokens, ordinary

@@ -73,16 +73,8 @@ def special_token(
 ) -> "str | tokenizers.AddedToken":
     """A special token as Transformers registers it if it is given as a plain string.
 
-    The mask token includes the space before it, except in BERT and DeBERTa.
-
-    Args:
-        style: tokenizer family.
-        name: ``mask_token`` and so on.
-        text: the token.
-        built: whether the backend was built without tokenizer.json.
-
-    Returns:
-        The string, or an object with other options.
+    The mask token includes the space before it, except in BERT and DeBERTa. ``built`` backends have
+    no tokenizer.json.
     """
     from tokenizers import AddedToken
 
@@ -145,14 +137,7 @@ def set_post_processor(
     *,
     add_prefix_space: bool = False,
 ) -> None:
-    """Set the post-processor, which adds special tokens around single texts and pairs.
-
-    Args:
-        backend: the tokenizer, modified in place.
-        style: tokenizer family, which determines the positions of the special tokens.
-        special: special tokens by name.
-        add_prefix_space: whether a space is prepended to texts (RoBERTa).
-    """
+    """Set the post-processor, in place: special tokens around single texts and pairs."""
     from tokenizers import processors
 
     sep_token = special[style.end]

@@ -20,13 +20,8 @@ MODEL_TYPES = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
 
 @dataclass(frozen=True)
 class Piece:
-    """An entry of the vocabulary.
-
-    Args:
-        text: the piece.
-        score: log-probability, or for BPE the priority.
-        kind: type in the protocol buffer, such as ``CONTROL``.
-    """
+    """An entry of the vocabulary: its score is a log-probability, or for BPE the priority, and its
+    kind the type in the protocol buffer, such as ``CONTROL``."""
 
     text: str
     score: float

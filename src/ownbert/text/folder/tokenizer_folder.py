@@ -213,10 +213,6 @@ def read_folder(
 ) -> TokenizerFiles:
     """Read the tokenizer of a folder; see ``TokenizerFolder``.
 
-    Args:
-        folder: folder of the tokenizer.
-        model: content of the folder's config.json, if it has been read already.
-
     Raises:
         InputError: the folder does not exist, or its files cannot be used.
     """
@@ -242,10 +238,7 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
-    """Read a vocab.txt.
-
-    Returns:
-        The tokens in the order of their ids.
+    """Read a vocab.txt: the tokens in the order of their ids.
 
     Raises:
         InputError: the file or a line is empty, or a token occurs twice.

@@ -46,14 +46,8 @@ def write_folder(
 ) -> None:
     """Write the files of a tokenizer; no file is replaced before all are complete.
 
-    A SentencePiece model is only written to tokenizer.json.
-
-    Args:
-        folder: output folder.
-        backend: tokenizer of the ``tokenizers`` library.
-        special: special tokens by name (``pad_token`` and so on).
-        config: content of the tokenizer_config.json that was loaded.
-        max_length: maximum input length of the model, if known.
+    A SentencePiece model is only written to tokenizer.json. ``config`` is the content of the
+    tokenizer_config.json that was loaded.
     """
     described = _config_of(backend, special, config, max_length)
     texts = {
@@ -65,11 +59,7 @@ def write_folder(
 
 
 def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
-    """Write several files; no file is replaced before all are complete.
-
-    Returns:
-        The paths of the files.
-    """
+    """Write several files; no file is replaced before all are complete. Returns their paths."""
     paths = [Path(folder, name) for name in contents]
     with uninterrupted(), contextlib.ExitStack() as stack:
         # The file entered last is replaced first: the one with the rules, because a vocabulary

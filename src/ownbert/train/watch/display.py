@@ -49,12 +49,7 @@ class Display:
             self.live = None
 
     def update(self, progress: float, row: Mapping[str, Any] | None = None) -> None:
-        """Show the progress; called after every step.
-
-        Args:
-            progress: completed share of the run, in [0, 1].
-            row: new log row, if any.
-        """
+        """Show the progress; called after every step."""
         if self.quiet:
             return
         if self.first is None:
