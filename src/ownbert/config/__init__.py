@@ -5,20 +5,7 @@ from ownbert.checks import count
 
 # "gelu" is the exact GELU, with erf, as in Transformers; Google's approximation is "gelu_new".
 ACTIVATIONS = (
-    "gelu",
-    "gelu_new",
-    "gelu_fast",
-    "gelu_python",
-    "gelu_pytorch_tanh",
-    "quick_gelu",
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "silu",
-    "swish",
-    "mish",
-    "tanh",
-    "sigmoid",
-    "linear",
+    *("gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "quick_gelu", "relu"),
+    *("relu6", "leaky_relu", "silu", "swish", "mish", "tanh", "sigmoid", "linear"),
 )
 WIDTH_CHECK = count(1, limits.WIDTH)

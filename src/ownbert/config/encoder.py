@@ -29,16 +29,8 @@ from ownbert.exceptions import InputError, in_short
 # al. 2019); none: no position embeddings, and no position in the scores unless attention is
 # disentangled (DeBERTa-v3).
 POSITIONS = (
-    "absolute",
-    "sinusoidal",
-    "sinusoidal_halves",
-    "relative_key",
-    "relative_key_query",
-    "rotary",
-    "alibi",
-    "relative_buckets",
-    "transformer_xl",
-    "none",
+    *("absolute", "sinusoidal", "sinusoidal_halves", "relative_key", "relative_key_query"),
+    *("rotary", "alibi", "relative_buckets", "transformer_xl", "none"),
 )
 NORMS = ("layer_norm", "rms_norm")
 # Segment ids of ``transformer_xl``: XLNet's two texts, <cls> and padding, with room for the ids of

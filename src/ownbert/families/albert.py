@@ -81,13 +81,8 @@ ALBERT = Family(
         **{
             key: DEFAULTS[key]
             for key in (
-                "max_position_embeddings",
-                "type_vocab_size",
-                "initializer_range",
-                "layer_norm_eps",
-                "position_embedding_type",
-                "pad_token_id",
-                "pruned_heads",
+                *("max_position_embeddings", "type_vocab_size", "initializer_range"),
+                *("layer_norm_eps", "position_embedding_type", "pad_token_id", "pruned_heads"),
                 "chunk_size_feed_forward",
             )
         },

@@ -19,19 +19,9 @@ from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # Loading options of Transformers that are ignored, because there is only one way to load.
 IGNORED = (
-    "attn_implementation",
-    "device_map",
-    "low_cpu_mem_usage",
-    "max_memory",
-    "mirror",
-    "offload_folder",
-    "offload_state_dict",
-    "proxies",
-    "resume_download",
-    "trust_remote_code",
-    "use_auth_token",
-    "use_safetensors",
-    "weights_only",
+    *("attn_implementation", "device_map", "low_cpu_mem_usage", "max_memory", "mirror", "proxies"),
+    *("offload_folder", "offload_state_dict", "resume_download", "trust_remote_code"),
+    *("use_auth_token", "use_safetensors", "weights_only"),
 )
 # Options that must be false, and what to use instead.
 _UNSUPPORTED = {

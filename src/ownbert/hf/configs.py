@@ -51,14 +51,8 @@ _WITHOUT_EFFECT: dict[str, Any] = {
     "keys_to_ignore_at_inference": ["past_key_values", "mems"],
     **dict.fromkeys(
         (
-            "cross_attention_hidden_size",
-            "decoder_start_token_id",
-            "dtype",
-            "finetuning_task",
-            "prefix",
-            "task_specific_params",
-            "tokenizer_class",
-            "transformers_version",
+            *("cross_attention_hidden_size", "decoder_start_token_id", "dtype", "finetuning_task"),
+            *("prefix", "task_specific_params", "tokenizer_class", "transformers_version"),
         )
     ),
 }

@@ -6,13 +6,7 @@ from typing import Any
 
 # The order in which Transformers lists special tokens, and adds missing ones to a vocabulary.
 SPECIAL_NAMES = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
 )
 # Special tokens that every model trained here needs, in the order of ``Tokenizer.special_ids``.
 NEEDED_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")

@@ -25,17 +25,9 @@ _TABLES = {
 }
 # Arguments that are not tensors.
 _NOT_TENSORS = (
-    "past_key_values",
-    "use_cache",
-    "mems",
-    "use_mems",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "num_items_in_batch",
-    "cache_position",
-    "interpolate_pos_encoding",
-    "encoder_outputs",
+    *("past_key_values", "use_cache", "mems", "use_mems", "output_attentions"),
+    *("output_hidden_states", "return_dict", "num_items_in_batch", "cache_position"),
+    *("interpolate_pos_encoding", "encoder_outputs"),
 )
 
 

@@ -58,23 +58,12 @@ _HEAD = ("loss", "logits", "hidden_states", "attentions")
 _CAUSAL = ("loss", "logits", "past_key_values", "hidden_states", "attentions", "cross_attentions")
 _SPAN = ("loss", "start_logits", "end_logits", "hidden_states", "attentions")
 _BASE = (
-    "last_hidden_state",
-    "pooler_output",
-    "hidden_states",
-    "past_key_values",
-    "attentions",
+    *("last_hidden_state", "pooler_output", "hidden_states", "past_key_values", "attentions"),
     "cross_attentions",
 )
-
-
 _TWO_STACKS = (
-    "past_key_values",
-    "decoder_hidden_states",
-    "decoder_attentions",
-    "cross_attentions",
-    "encoder_last_hidden_state",
-    "encoder_hidden_states",
-    "encoder_attentions",
+    *("past_key_values", "decoder_hidden_states", "decoder_attentions", "cross_attentions"),
+    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
 )
 
 

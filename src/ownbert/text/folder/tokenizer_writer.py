@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 GENERIC_CLASS = "PreTrainedTokenizerFast"
 # Settings of the loaded tokenizer_config.json that are preserved on saving.
 PRESERVED = (
-    "tokenizer_class",
-    "model_input_names",
-    "additional_special_tokens",
-    "extra_ids",
-    "do_lower_case",
-    "keep_accents",
-    "add_prefix_space",
-    "never_split",
+    *("tokenizer_class", "model_input_names", "additional_special_tokens", "extra_ids"),
+    *("do_lower_case", "keep_accents", "add_prefix_space", "never_split"),
 )
 
 
