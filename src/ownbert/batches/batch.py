@@ -123,13 +123,8 @@ def pack(examples: Sequence[Example]) -> Batch:
         layout = replace(layout, causal=True)  # causal self-attention of a decoder
     masked_positions = masked_ids = None
     if first.masked_positions is not None:
-        masked_positions = _join(
-            [
-                start + e.masked_positions
-                for start, e in zip(starts, examples, strict=False)
-                if e.masked_positions is not None
-            ]
-        )
+        pairs: Any = zip(starts, examples, strict=False)
+        masked_positions = _join([start + e.masked_positions for start, e in pairs])
         masked_ids = _join([e.masked_ids for e in examples])
     return Batch(
         token_ids=_join([e.token_ids for e in examples]),

@@ -407,11 +407,7 @@ def _split_by_length(
 
 
 class _PaddedIndexBuilder:
-    """Assigns places to groups, one after the other.
-
-    Attributes:
-        filled: (B) lengths rounded up to such multiples.
-    """
+    """Assigns places to groups, one after the other; padded lengths are multiples of ``step``."""
 
     def __init__(self, lengths: np.ndarray, step: int) -> None:
         self.lengths, self.filled = lengths, -(-lengths // step) * step

@@ -236,7 +236,8 @@ def crc32c(data: bytes) -> int:
     take minutes for a base model.
     """
     if len(data) < 2:
-        return _byte_checksum(data[0]) if data else 0
+        first = np.array([0xFFFFFFFF ^ byte for byte in data], dtype=np.uint32)
+        return int(_append_zeros(first, 1)[0]) ^ 0xFFFFFFFF if data else 0
     parts = 1 << max(0, min(16, len(data).bit_length() - 8))
     pairs = len(data) // parts // 2
     length = 2 * pairs
@@ -252,14 +253,6 @@ def crc32c(data: bytes) -> int:
     if not rest:
         return int(sums[0])
     return int(_append_zeros(sums, len(rest))[0]) ^ crc32c(rest)
-
-
-def _byte_checksum(byte: int) -> int:
-    """The checksum of one byte."""
-    value = 0xFFFFFFFF ^ byte
-    for _ in range(8):
-        value = (value >> 1) ^ (0x82F63B78 * (value & 1))
-    return value ^ 0xFFFFFFFF
 
 
 def _append_zeros(sums: np.ndarray, count: int) -> np.ndarray:

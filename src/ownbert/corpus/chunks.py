@@ -213,17 +213,13 @@ def _last_space(window: str, options: ChunkingOptions) -> int:
 
 
 def _is_safe(window: str, place: int, options: ChunkingOptions) -> bool:
-    before = _word_before(window, place)
+    words = window[max(0, place - 128) : place].split()
+    before = words[-1] if words else ""
     if not options.by_rule:  # consecutive sentence ends must not be split
         return before not in options.sentence_ends
     # A number at the start of a sentence is taken for a list number; and whether a full stop ends a
     # sentence depends on the following text.
     return not window[place + 1 : place + 2].isdigit() and not before.endswith(_MAY_END)
-
-
-def _word_before(window: str, place: int) -> str:
-    words = window[max(0, place - 128) : place].split()
-    return words[-1] if words else ""
 
 
 def _last_chinese(window: str) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from ownbert.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, WORDS, Chunk
 from ownbert.corpus.word_segmenter import WordBoundaryEncoder, load_segmenter
 from ownbert.text.sentences import split_sentences
+from ownbert.text.text_parts import grouped
 from ownbert.text.tokenizer import Tokenizer
 
 # Characters tokenised at a time: encodings take a hundred times the memory of their text.
@@ -203,17 +204,8 @@ class TextEncoder:
 
 
 def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Group texts by about ``size`` characters."""
-    group: list[str] = []
-    characters = 0
-    for text in texts:
-        group.append(text)
-        characters += len(text) + 1
-        if characters >= size:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
+    """Group texts by about ``size`` characters and separators."""
+    return grouped(texts, size, lambda text: len(text) + 1)
 
 
 def encodes_by_word(tokenizer: Tokenizer) -> bool:

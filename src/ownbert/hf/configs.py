@@ -264,7 +264,8 @@ class PretrainedConfig:
         named, count = changes.get("id2label"), changes.get("num_labels")
         if named is not None and count not in (None, len(named)):
             raise InputError(f"num_labels is {count}, but id2label has {len(named)} labels")
-        keys = {k: v for k, v in changes.items() if self.knows(k)}
+        labels = ("num_labels", "id2label", "label2id")
+        keys = {k: v for k, v in changes.items() if k in labels or hasattr(self, k)}
         config = self.from_dict(values, **keys) if keys else self
         return config, {k: v for k, v in changes.items() if k not in keys}
 
@@ -275,10 +276,6 @@ class PretrainedConfig:
         """The values in the ``config.json`` of a folder, and ``options`` unchanged."""
         folder = pretrained_folder(pretrained_model_name_or_path, options, or_file=True)
         return read_config(folder), options
-
-    def knows(self, name: str) -> bool:
-        """Whether ``name`` is a key."""
-        return name in ("num_labels", "id2label", "label2id") or hasattr(self, name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PretrainedConfig) and self.to_dict() == other.to_dict()

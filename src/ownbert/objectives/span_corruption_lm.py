@@ -137,7 +137,11 @@ class SpanCorruptionLM(PretrainingObjective):
 
     @classmethod
     def extend(cls, tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray]:
-        return with_sentinels(tokenizer)
+        """T5's tokenizer has <extra_id_0>, ...; others get them appended to their vocabulary."""
+        import numpy as np
+
+        tokenizer = tokenizer.with_special_tokens(_SENTINELS)
+        return tokenizer, np.array([tokenizer.id_of(token) for token in _SENTINELS])
 
     @classmethod
     def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker:
@@ -170,20 +174,7 @@ class SpanCorruptionLM(PretrainingObjective):
 def decoder_start_id(tokenizer: Tokenizer) -> int:
     """The id of a decoder's first token: the token that starts texts, or padding if there is
     none."""
-    start = tokenizer.start_ids
-    return int(start[0]) if len(start) else tokenizer.pad_id
-
-
-def with_sentinels(tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray]:
-    """Return a tokenizer with <extra_id_0>, ..., and their ids in this order (100).
-
-    T5's tokenizer has them; other tokenizers get them appended to their vocabulary.
-    """
-    import numpy as np
-
-    tokenizer = tokenizer.with_special_tokens(_SENTINELS)
-    known = {token: number for number, token in enumerate(tokenizer.vocabulary())}
-    return tokenizer, np.array([known[token] for token in _SENTINELS])
+    return (*tokenizer.start_ids, tokenizer.pad_id)[0]
 
 
 def _partition(total: int, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -112,17 +112,7 @@ def make_phase_data(
     unigram: torch.Tensor,
     seed: int,
 ) -> PhaseData:
-    """Create the data of a phase.
-
-    Args:
-        store: token store of the corpus.
-        tokenizer: tokenizer of the corpus.
-        task: objectives of the phase.
-        settings: data settings of the phase.
-        ordinary: (V) true for tokens that are not special.
-        unigram: (V) log-probability of each token by its frequency.
-        seed: seed of the examples.
-    """
+    """Create the data of a phase."""
     chosen = objectives_of(task.objectives)
     maskers = (one.masker(tokenizer, ordinary, task) for one in chosen)
     data, held_out = pretraining_data(

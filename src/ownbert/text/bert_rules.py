@@ -121,11 +121,6 @@ def keep_whole(backend: "tokenizers.Tokenizer", words: Iterable[str]) -> "tokeni
     return copy
 
 
-def _strips_accents(normalizer: "normalizers.BertNormalizer") -> bool:
-    strips = normalizer.strip_accents
-    return normalizer.lowercase if strips is None else strips
-
-
 class WordRules:
     """BERT's rules with exceptions for some words, as a pre-tokenizer of ``tokenizers``.
 
@@ -149,6 +144,7 @@ class WordRules:
         from tokenizers import normalizers, pre_tokenizers
 
         self.whole, self.unknown = whole, unknown
+        strips = normalizer.strip_accents
         self.clean = normalizers.BertNormalizer(
             clean_text=normalizer.clean_text,
             handle_chinese_chars=normalizer.handle_chinese_chars,
@@ -159,7 +155,7 @@ class WordRules:
             clean_text=False,
             handle_chinese_chars=False,
             # Resolved as in the library; None would follow ``lowercase`` of this normaliser.
-            strip_accents=_strips_accents(normalizer),
+            strip_accents=normalizer.lowercase if strips is None else strips,
             lowercase=normalizer.lowercase and not lower_first,
         )
         self.whitespace = pre_tokenizers.WhitespaceSplit()

@@ -1,7 +1,7 @@
 """Splits long texts into parts without changing their tokens."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -73,13 +73,18 @@ def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> I
 
 def together(parts: Iterable[tuple[T, str]]) -> Iterator[list[tuple[T, str]]]:
     """Group pairs of a key and a part into lists of about ``TOGETHER`` characters."""
-    group: list[tuple[T, str]] = []
-    size = 0
-    for each in parts:
-        group.append(each)
-        size += len(each[1])
-        if size >= TOGETHER:
+    return grouped(parts, TOGETHER, lambda pair: len(pair[1]))
+
+
+def grouped(items: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Group items into lists of about ``size``, the sum of their sizes."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size_of(item)
+        if total >= size:
             yield group
-            group, size = [], 0
+            group, total = [], 0
     if group:
         yield group

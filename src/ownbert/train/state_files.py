@@ -7,7 +7,6 @@ else, and a checksum of each file.
 
 import contextlib
 import json
-import os
 import shutil
 import warnings
 import zlib
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json, write_json
-from ownbert.files.writing import WRITE_FAILURES, checksum
+from ownbert.files.writing import WRITE_FAILURES, checksum, flush_to_disk
 from ownbert.train.distributed import World
 
 STATES = "checkpoints"
@@ -154,10 +153,9 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
     if world.size == 1:
         # Same file as the distributed writer's, whose planning takes longer than writing.
         complete = {name: _whole(tensor.detach().cpu()) for name, tensor in tensors.items()}
-        with (folder / _SHARD.format(1)).open("wb") as file:
-            file.write(to_bytes(complete, metadata={"format": "pt"}))
-            file.flush()
-            os.fsync(file.fileno())
+        file = folder / _SHARD.format(1)
+        file.write_bytes(to_bytes(complete, metadata={"format": "pt"}))
+        flush_to_disk(file)
         return
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter

@@ -21,6 +21,7 @@ from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.packed.prepack import prepack
+from ownbert.objectives.span_corruption_lm import decoder_start_id
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.translate.translation_pairs import encode_sources
 from ownbert.translate.translation_recipe import LENGTH_PENALTY
@@ -82,8 +83,8 @@ class Translator:
                 f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
                 f"{model.config.vocab_size}; they do not belong together"
             )
-        default_start = (*self.target.start_ids, self.target.pad_id)[0]
-        self.start = _token_id(folder, values, "decoder_start_token_id", default_start)
+        start = decoder_start_id(self.target)
+        self.start = _token_id(folder, values, "decoder_start_token_id", start)
         self.end = _token_id(folder, values, "eos_token_id", self.target.sep_id)
         self.packed = self.device.type == "cpu"
         self.model = prepack(model, self.precision) if self.packed else model.to(self.device)

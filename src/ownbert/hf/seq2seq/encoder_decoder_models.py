@@ -32,7 +32,7 @@ from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.forward_pass.outputs import ModelOutput, two_stack_field_names
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import Generating, banned_tokens, default_mask
-from ownbert.nn.generate import Hypothesis, beam_search, greedy
+from ownbert.nn.generate import beam_search, greedy
 from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
 
@@ -358,7 +358,7 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
             if length_penalty is not None or early_stopping:
                 warn_of_input("length_penalty and early_stopping have no effect with num_beams=1")
             hypotheses = greedy(self.model, source, **settings)
-        rows = [_full_sequence(hypothesis, start) for hypothesis in hypotheses]
+        rows = [[start, *h.ids, *([] if h.end is None else [h.end])] for h in hypotheses]
         width = max(map(len, rows))
         rows = [row + [pad] * (width - len(row)) for row in rows]
         return torch.tensor(rows, device=input_ids.device)
@@ -409,9 +409,3 @@ class EncoderDecoderModel(Generating, PreTrainedModel):
     def _write(self, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
         values = {**self.config.to_dict(), "dtype": str(self.dtype).removeprefix("torch.")}
         save_translation(self.model, folder, values=values, tokenizer=tokenizer)
-
-
-def _full_sequence(hypothesis: Hypothesis, start: int) -> list[int]:
-    """A generated sequence with its start and end."""
-    end = [] if hypothesis.end is None else [hypothesis.end]
-    return [start, *hypothesis.ids, *end]

@@ -33,6 +33,7 @@ class BatchEncoding(UserDict):
     Methods that take ``(batch_index, index)`` take ``index`` alone for the first sequence.
 
     Attributes:
+        n_sequences: number of texts in each sequence, 1 or 2; None if unknown.
         encodings: those of the ``tokenizers`` library, None if the ids did not come from text; then
             methods that refer to the text raise ``InputError``.
     """
@@ -50,13 +51,8 @@ class BatchEncoding(UserDict):
         self._encodings: Any = [encoding] if one else encoding
         if n_sequences is None and self._encodings:
             n_sequences = self._encodings[0].n_sequences
-        self._n_sequences = n_sequences
+        self.n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
-
-    @property
-    def n_sequences(self) -> int | None:
-        """Number of texts in each sequence, 1 or 2; None if unknown."""
-        return self._n_sequences
 
     @property
     def is_fast(self) -> bool:

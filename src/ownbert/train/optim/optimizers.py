@@ -11,7 +11,7 @@ from torch import nn
 
 from ownbert.exceptions import InputError
 from ownbert.nn.norms import NoNorm
-from ownbert.nn.variants.ngram_embeddings import NgramTable
+from ownbert.nn.variants.ngram_embeddings import ngram_tables
 from ownbert.train.distributed import is_sharded
 from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb
@@ -43,12 +43,12 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
         InputError: this PyTorch lacks the optimiser, or a setting does not support it.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
-    tables = [module for module in model.modules() if isinstance(module, NgramTable)]
+    tables = ngram_tables(model)
     if not tables:
         return _make_dense(model, groups, optim)
-    ngram_tables = {id(table.table.weight) for table in tables}
+    weights = {id(table.table.weight) for table in tables}
     for group in groups:
-        group["params"] = [p for p in group["params"] if id(p) not in ngram_tables]
+        group["params"] = [p for p in group["params"] if id(p) not in weights]
     rate = optim.learning_rate or 1.0
     rows = [{"params": [table.table.weight], "scale": table.rate / rate} for table in tables]
     return JointOptimizer(_make_dense(model, groups, optim), RowAdagrad(rows))
