@@ -58,8 +58,6 @@ class Interval:
     """A check that a number lies in an interval.
 
     Args:
-        low: lower end.
-        high: upper end.
         ends: for each end a bracket if it is included, a parenthesis if not.
         wanted: description of the interval for messages.
     """
@@ -229,7 +227,6 @@ def record(
     """Check the known keys of an object; other keys may have any value.
 
     Args:
-        checks: the check of each key.
         required: keys that must be present.
         closed: whether other keys are rejected.
     """

@@ -47,9 +47,7 @@ def plotted(
     """Yield the axes of panels side by side, with a grid, and write them to a file.
 
     Args:
-        path: PNG file to write.
         width, height: size in inches.
-        panels: number of panels.
         options: those of ``subplots``.
     """
     figure = figure_class(path)(figsize=(width, height), layout="constrained")

@@ -19,7 +19,6 @@ def fonts_for(
     """Find fonts that together cover the characters of texts.
 
     Args:
-        texts: texts to draw.
         fonts: preferred fonts for characters that matplotlib's default lacks, in order; fonts for
             single scripts are tried last.
 

@@ -16,15 +16,11 @@ _DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0
 
 
 def page(template: str, **values: Any) -> str:
-    """Fill in a template.
+    """Fill in a template, given by its path in the package; the values are escaped.
 
     Templates can call ``source`` (the content of a file that is inserted unchanged), ``digest`` (of
     a script, for a content security policy), ``json`` (for a script element), ``translated`` and
     ``cleaned``.
-
-    Args:
-        template: path of the template in the package.
-        values: variables of the template; they are escaped.
     """
     return _environment(current_language()).get_template(template).render(values)
 

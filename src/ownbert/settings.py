@@ -76,7 +76,6 @@ def section(default: Any, **changes: Mapping[str, Any]) -> Any:
     """Declare a field as a section.
 
     Args:
-        default: default section.
         changes: fields that differ in this recipe, by setting.
     """
     return field(default=default, metadata={"changes": changes})
@@ -158,7 +157,6 @@ def resolve(
     """Build a recipe from defaults, a file, overrides and options; later ones take precedence.
 
     Args:
-        kind: class of the recipe.
         config: YAML file with sections.
         overrides: ``section.name=value``.
         options: values by dotted name or its last part (``learning_rate``); None: not given.

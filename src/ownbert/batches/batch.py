@@ -147,11 +147,8 @@ def pack(examples: Sequence[Example]) -> Batch:
 
 
 def read_again(batch: Batch, start_id: int) -> Batch:
-    """The decoder's batch for reading each sequence again, shifted by one token.
-
-    Args:
-        batch: input of the encoder, without ``embeds``.
-        start_id: first token of each sequence; the last token is dropped.
+    """The decoder's batch for reading each sequence again, shifted by one token: ``start_id`` comes
+    first, and the last token is dropped.
     """
     assert batch.embeds is None
     layout = batch.layout
@@ -226,13 +223,7 @@ def from_padded(
 
 
 def to_padded(hidden: Tensor, index: Tensor, size: tuple[int, int]) -> Tensor:
-    """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros for padding.
-
-    Args:
-        hidden: (T, ...), one row per token.
-        index: (T) index from ``from_padded``.
-        size: (B, S).
-    """
+    """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros for padding."""
     if len(index) == size[0] * size[1]:
         return hidden.reshape(*size, *hidden.shape[1:])
     flat = hidden.new_zeros((size[0] * size[1], *hidden.shape[1:]))

@@ -74,8 +74,6 @@ def padded(
     """Sequences as inputs of a Transformers model: int64 (B, S) each.
 
     Args:
-        ids: B sequences.
-        pad: id of the padding token.
         types: types of the tokens, or one for all tokens, of each sequence; None: no such input.
     """
     shape = len(ids), max(map(len, ids), default=0)

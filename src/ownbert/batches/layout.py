@@ -224,11 +224,7 @@ def to_device(x: Tensor, device: torch.device | str) -> Tensor:
 
 
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-    """Create the layout of concatenated sequences.
-
-    Args:
-        lengths: (B) lengths in tokens.
-        device: device of ``cu_seqlens``.
+    """Create the layout of concatenated sequences by their lengths in tokens (B).
 
     Raises:
         InputError: there are no sequences, or an empty one.
@@ -341,8 +337,6 @@ def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
     """Query position minus key position within sequences, (1 or B, S, S').
 
     Args:
-        queries: number of queries S.
-        keys: number of keys S'.
         shift: (1 or B) by how many tokens the keys of a sequence start before its queries.
     """
     rows = torch.arange(queries, device=shift.device)[:, None]

@@ -48,7 +48,6 @@ class Loader:
     """Endless batches, limited by the number of tokens or of examples.
 
     Args:
-        data: the examples.
         seed: seed of the order.
         batch_tokens: maximum tokens of a batch, which may continue into the next epoch.
         batch_size: number of examples per batch; the last batch of an epoch is smaller.
@@ -176,9 +175,7 @@ class Loader:
 def batches_once(data: Dataset, *, batch_tokens: int) -> Iterator[Batch]:
     """Yield every example of epoch 0 once, in order, for evaluation.
 
-    Args:
-        data: the examples.
-        batch_tokens: maximum tokens of a batch, unless a single example has more.
+    A batch has at most ``batch_tokens`` tokens, unless a single example has more.
     """
     examples: list[Example] = []
     tokens = 0

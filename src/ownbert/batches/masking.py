@@ -46,7 +46,6 @@ class Masker(Protocol):
 
         Args:
             whole: nothing is masked, and ``words`` has the features of each token (T, F), if any.
-            rng: the source of all random numbers.
             begins: (T), true where a word begins, if that is known.
         """
         ...
@@ -108,7 +107,6 @@ class Masking:
 
         Args:
             ids: (T) the tokens.
-            rng: random generator.
             begins: (T) true for word starts; replaces ``continues``.
 
         Returns:

@@ -31,12 +31,7 @@ def describe_features(features: Features) -> str:
 
 
 def feature_names(given: str, columns: int) -> list[str]:
-    """The names of columns given by the user, separated by commas.
-
-    Args:
-        given: the names.
-        columns: number of columns: the name of a single one may contain commas.
-    """
+    """The names of columns given by the user, separated by commas unless there is a single one."""
     return [given] if columns == 1 else [name.strip() for name in given.split(",")]
 
 
@@ -68,9 +63,6 @@ def word_table(
     """(W, 1 + F) word table of a sequence including special tokens, see ``Example.words``.
 
     Args:
-        sizes: number of tokens of each word.
-        cells: tags of the words, by column.
-        features: known tags, by column.
         special: number of special tokens before and after the text.
 
     Raises:

@@ -53,8 +53,6 @@ def copy_weights(
     Args:
         model: model to fill, preferably created with ``shapes_alone``: memory is allocated here,
             once all tensors fit, and missing parameters are initialised.
-        tensors: tensors of the checkpoint, by its names.
-        weight_map: maps these names to ours.
         description: description of the checkpoint's config.json; by default it has the model's
             heads.
         lenient: the model may have other heads, and a pooler or none. Heads that the checkpoint

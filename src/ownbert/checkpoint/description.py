@@ -34,15 +34,10 @@ class Description:
 
     Args:
         config: structure of the encoder.
-        family: family of its model_type.
         architecture: class in Transformers.
-        specs: heads.
-        pooler: whether there is a pooler.
-        labels: names of the classes.
         values: all keys and values.
         decoder: structure of the decoder below the heads, if any.
         second_reading: how the decoder reads the text again.
-        folder: model folder.
     """
 
     config: EncoderConfig

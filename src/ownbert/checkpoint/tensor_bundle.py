@@ -56,7 +56,6 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
 
     Args:
         prefix: path of the files without ``.index`` and ``.data-...``.
-        wanted: whether to read the tensor with a name.
 
     Raises:
         InputError: a file is missing, damaged, or of an unsupported kind.

@@ -14,12 +14,7 @@ POSITION_TERMS = ("c2p", "p2c")
 
 @dataclass(frozen=True, slots=True)
 class SecondReading:
-    """How the decoder of a T5 classifier reads its encoder's input, shifted right by one token.
-
-    Args:
-        start_id: id of the decoder's first token.
-        end_id: id of the token at the end of each text.
-    """
+    """How the decoder of a T5 classifier reads its encoder's input, shifted right by one token."""
 
     start_id: int
     end_id: int

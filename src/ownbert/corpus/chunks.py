@@ -74,8 +74,6 @@ class ChunkingOptions:
     Args:
         by_rule: whether sentences of plain text are found by rule.
         sentence_ends: tokens that end a sentence in pre-tokenised text.
-        drop_duplicates: whether to skip duplicates.
-        features: tags of each column of word features.
     """
 
     by_rule: bool

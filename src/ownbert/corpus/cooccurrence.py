@@ -50,11 +50,8 @@ def cooccurrence_vectors(
     """Compute word vectors from the co-occurrences of a corpus.
 
     Args:
-        corpus: token ids.
-        size: vector size D.
         ordinary: (V) false for special tokens.
         least: minimum number of co-occurrences of a pair.
-        seed: seed of the factorisation.
 
     Returns:
         (V, D) float32; zero for special and missing tokens, and in dimensions beyond the rank.
@@ -119,11 +116,8 @@ def _block_starts(tokens: int) -> np.ndarray:
 def positive_pmi(counts: Matrix) -> Matrix:
     """Positive pointwise mutual information with context distribution smoothing.
 
-    Args:
-        counts: (V, V), symmetric.
-
-    Returns:
-        (V, V) float32: max(0, log(P(context | word) / P(context)^0.75)), the powers renormalised.
+    Symmetric counts (V, V) -> (V, V) float32: max(0, log(P(context | word) / P(context)^0.75)), the
+    powers renormalised.
     """
     sums = np.asarray(counts.sum(1)).ravel()
     context = sums**_SMOOTHING

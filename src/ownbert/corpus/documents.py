@@ -48,7 +48,6 @@ class Document:
     """A text.
 
     Args:
-        pieces: pieces in order.
         presplit: whether each piece is a sentence.
         tags: for each column of word features, one tag per piece; each piece is then a word.
     """

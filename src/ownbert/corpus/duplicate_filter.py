@@ -41,9 +41,6 @@ class DuplicateFilter:
     def add(self, digests: Iterable[bytes]) -> np.ndarray:
         """Add the hashes of documents.
 
-        Args:
-            digests: 16 bytes for each document.
-
         Returns:
             bool (documents): whether each hash is new, that is, neither added before nor
             earlier in the same call.

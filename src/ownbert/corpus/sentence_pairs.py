@@ -27,15 +27,11 @@ class PretrainingData:
     """Examples with masked tokens and, with ``pairs``, a label in ``next_sentence``.
 
     Args:
-        store: token store of the corpus.
         spans: one span per example.
         others: spans that the second part of a pair may come from.
         masking: makes the example of a sequence; None: nothing is masked.
-        format: positions of special tokens.
-        max_length: maximum length of an example, in tokens.
         pairs: None; ``nsp``: the label is 1 if the second part comes from another document;
             ``sop``: 1 if the two parts of a span are swapped.
-        seed: seed of all random choices.
         short_rate: share of sequences truncated to a random length, so that short ones are learnt
             too.
 

@@ -76,12 +76,10 @@ class Store:
     """A corpus as token ids.
 
     Args:
-        folder: folder of the store.
         tokens: (T) ids of the corpus.
         sentence_ends: one past the last token of each sentence, ascending, so the last is T.
         document_ends: one past the last token of each document, ascending.
         counts: (V) frequency of each id.
-        settings: settings of the store.
         reused: whether ``prepare`` found an existing store.
         words: (T) 1 at word starts, with a segmenter or word features, else None.
         identity: equal for stores with the same tokens, ends, words and vocabulary, independent of

@@ -30,7 +30,6 @@ class WorkFolder:
     """The work folder of a token store, locked for one process; ``close`` it.
 
     Args:
-        output: folder of the store.
         made_for: identity of the content; files of an interrupted run with another identity are
             removed.
 
@@ -247,14 +246,7 @@ class StoreWriter:
         entry["crc32"] = zlib.crc32(data, entry["crc32"])
 
     def finish(self, read: dict[str, int]) -> dict[str, Any]:
-        """Write the counts.
-
-        Args:
-            read: input statistics: documents, duplicates, bytes of text.
-
-        Returns:
-            The entry of each file for the index.
-        """
+        """Write the counts; return the entry of each file for the index."""
         with explained(self.work.output):
             self.work.save({"parts": self.chunks, "files": self.files, "read": read})
             for path in self.folder.iterdir():

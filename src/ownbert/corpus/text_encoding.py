@@ -50,9 +50,7 @@ class ChunkEncoder:
     """Encodes chunks.
 
     Args:
-        tokenizer: tokenizer for all text.
         end_ids: ids of tokens that end a sentence within a piece.
-        segmenter: name of a segmenter for Chinese words, or None.
     """
 
     def __init__(

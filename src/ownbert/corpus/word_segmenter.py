@@ -58,11 +58,8 @@ class WordBoundaryEncoder:
         self.continues = np.array([name.startswith(CONTINUATION) for name in names], dtype=bool)
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Encode texts.
-
-        Returns:
-            ids (T), the number of ids of each text (texts), and 1 at word starts (T).
-        """
+        """The ids (T) of all texts, the number of ids of each text (texts), and 1 at word starts
+        (T)."""
         all_ids, starts = [], []
         for at in range(0, len(texts), _TEXTS):
             group = texts[at : at + _TEXTS]

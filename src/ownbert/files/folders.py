@@ -120,7 +120,6 @@ def refuse_foreign(
     ours.
 
     Args:
-        folder: the output folder.
         names: names of files and subfolders that may be replaced.
         signs: names of files that identify a folder of ours.
 

@@ -109,7 +109,6 @@ class ResumableFile:
         says so.
 
         Args:
-            blocks: blocks of inputs.
             convert: function from a block to its lines, one per input.
             progress: callback that receives the number of inputs so far.
 

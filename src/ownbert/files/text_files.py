@@ -51,7 +51,6 @@ def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) ->
     """Read a file of UTF-8 text, plain or gzip.
 
     Args:
-        path: the file.
         most: maximum size in bytes, uncompressed.
         pipe: whether the path may be a pipe; reading a pipe in a folder from elsewhere could block.
 

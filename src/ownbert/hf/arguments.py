@@ -36,14 +36,11 @@ class LoadArguments:
     """Parsed arguments of ``from_pretrained``.
 
     Args:
-        folder: model folder.
-        config: configuration of the new model.
         values: values of the folder's config.json; None if ``config`` was given, so it is not read.
         structure: structure of the network by these values.
         dtype: dtype to convert the model to; None: float32, unless ``auto``.
         auto: whether to use the dtype of the folder's tensors.
         mismatched: whether tensors of another shape are newly initialised.
-        further: arguments for the constructor.
     """
 
     folder: Path
@@ -71,7 +68,6 @@ def read_arguments(
     """Parse the arguments of ``from_pretrained``.
 
     Args:
-        name: a folder, or a model on the hub.
         config: a config, a folder of one, or None for that of ``name``.
         options: further arguments; keys of the config change it.
 

@@ -189,13 +189,11 @@ class Context:
     Layers are counted in the order of execution, so a shared block of ALBERT counts several times.
 
     Args:
-        layout: layout of the batch.
         positions: (T) positions of the tokens.
         head_mask: (L, H) or (L, B, H) factors for the outputs of heads.
         cross_head_mask: head mask of cross-attention; None: ``head_mask``.
         keep: layers whose attention weights are collected.
         encoder_hidden: (T', D) encoder states for cross-attention.
-        cross: layout of cross-attention.
         cache: keys and values of earlier tokens.
         segments: (T) segments of the tokens if attention depends on them; None: a single segment.
         query_stream: tokens predicted by a second stream.

@@ -76,7 +76,6 @@ class Encoder(nn.Module):
         With a query stream its M rows follow those of the tokens, (T + M, D).
 
         Args:
-            batch: batch of T tokens.
             context: by default ``plain_context``.
             keep_hidden: also return the hidden states before and after each layer, L + 1 tensors
                 (T, D); the last one is before ``final_norm``, as in Transformers' ViT, and before

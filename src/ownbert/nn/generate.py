@@ -109,9 +109,7 @@ def greedy(
     """Decode greedily, taking the most probable token in each step.
 
     Args:
-        model: an encoder-decoder model.
         source: packed batch of B sequences.
-        start: id of the start token.
         end: id of the end token, or of several end tokens.
         longest: (B) maximum tokens, including the end token.
         cached: whether to cache keys and values, which is equivalent but faster.
@@ -172,7 +170,7 @@ def beam_search(
     ``longest`` tokens.
 
     Args:
-        model, source, start, end, longest, cached, banned, forced: see ``greedy``.
+        source, end, longest, cached, banned, forced: see ``greedy``.
         beams: number of beams.
         length_penalty: a finished text of n tokens (including the end token) is ranked by its
             log-probability divided by ((5 + n) / 6) ** length_penalty.

@@ -27,7 +27,6 @@ class MultiHeadAttention(nn.Module):
     Subclasses compute queries, keys and values in ``forward``.
 
     Args:
-        config: sizes, rates and the position kind.
         block: index of the block, for its pruned heads.
         projections: by name, the matrices (D, HK) of queries, keys and values, or two or three of
             these concatenated. Head h owns the columns ``h * K : (h + 1) * K`` of each.

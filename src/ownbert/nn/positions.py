@@ -23,8 +23,6 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
     """Sinusoidal position embeddings: (...) -> (..., D).
 
     Args:
-        positions: (...).
-        size: D.
         halves: first all sines, then all cosines, instead of alternating.
 
     Source: Vaswani et al. 2017, section 3.5.
@@ -41,15 +39,9 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     """Rotary position embedding: rotate pairs of channels by angles proportional to the position.
 
     The product of a rotated query and a rotated key depends only on their distance. Channel i is
-    paired with channel i + K/2.
+    paired with channel i + K/2. A larger base means slower rotation.
 
-    Args:
-        x: (..., H, K).
-        positions: (...).
-        base: base of the angles; a larger base means slower rotation.
-
-    Returns:
-        (..., H, K).
+    x (..., H, K), positions (...) -> (..., H, K)
 
     Source: Su et al. 2021, equation 34.
     """

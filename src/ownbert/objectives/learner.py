@@ -15,7 +15,6 @@ class Learner(nn.Module):
     """A model with its objectives.
 
     Args:
-        model: model with the heads of the objectives.
         objectives: objectives; those with the same input view share a forward pass.
         generator: model that predicts the masked tokens instead; ``model`` then reads the tokens
             sampled from its predictions (ELECTRA, Clark et al. 2020, section 2).

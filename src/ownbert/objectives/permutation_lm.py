@@ -57,7 +57,6 @@ class PermutedSpans:
 
         Args:
             ids: (T) the tokens.
-            rng: random generator.
 
         Returns:
             The positions of the targets (M, ascending), and the rank of each in the prediction

@@ -70,12 +70,7 @@ class SpanCorruption:
         return self(whole.token_ids, rng)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> Example:
-        """Make an encoder-decoder example of a sequence.
-
-        Args:
-            ids: (T) tokens including special tokens.
-            rng: random generator.
-        """
+        """Make an encoder-decoder example of a sequence (T), which includes special tokens."""
         import numpy as np
 
         from ownbert.batches.example import Example

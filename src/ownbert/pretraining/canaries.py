@@ -26,11 +26,9 @@ def plant(
     """A store whose training text contains canaries; its files are not changed.
 
     Args:
-        store: token store of the corpus.
         ordinary: (V) true for tokens that a canary may contain.
         count: number of canaries; the first is planted once, others 2, 4, 8 and 16 times.
         held_out: share of the documents that is held out and gets no canaries.
-        seed: seed of the hold-out and of the canaries.
 
     Returns:
         The store, and for each canary its ``ids`` and the number of ``times`` it was planted.

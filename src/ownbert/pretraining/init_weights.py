@@ -34,8 +34,6 @@ def new_config(
     With "clm" as the only objective it is a decoder; others may change it (``structure``).
 
     Args:
-        recipe: recipe of the run.
-        tokenizer: tokenizer of the corpus.
         saved: folder of a resumed run, to read the structure from instead of ``init_from``.
 
     Raises:
@@ -132,14 +130,11 @@ def initialise(
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:
-    """Log-probability of each token by its count in the corpus, with add-one smoothing.
+    """Log-probability (V) of each token by its count in the corpus, with add-one smoothing.
 
     Args:
         counts: (V) token counts; a shorter array is padded with zeros.
         ordinary: (V) false for special tokens, which are never predicted and get a count of one.
-
-    Returns:
-        (V) log-probabilities.
     """
     known = np.pad(counts, (0, len(ordinary) - len(counts)))
     smoothed = np.where(ordinary, known, 0) + 1.0

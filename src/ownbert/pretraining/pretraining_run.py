@@ -115,7 +115,6 @@ class Pretraining(TrainingRun):
     """A pretraining recipe with its corpus, vocabulary and examples.
 
     Args:
-        recipe: recipe of the run.
         saved: folder of a resumed run, to read the structure of the model from.
     """
 

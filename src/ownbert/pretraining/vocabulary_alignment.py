@@ -91,8 +91,6 @@ def match_vocabulary(
     old vocabulary are, too: then they are names); with a ranking, all tokens of other vocabularies.
 
     Args:
-        tokenizer: tokenizer of the new vocabulary.
-        old: tokenizer of the old vocabulary.
         counts: (V) token counts in the corpus.
         ranking: frequencies of old tokens or words; a token whose rank belongs to a word that the
             old vocabulary cannot encode is new.

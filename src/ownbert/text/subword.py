@@ -86,7 +86,6 @@ def pieces_backend(
     """Create the tokenizer of a SentencePiece model.
 
     Args:
-        model: content of the .model file.
         style: tokenizer family, which determines the ids and the normaliser.
         last: tokens to append to those of the file.
         do_lower_case: whether to lower-case text (ALBERT, XLNet and DeBERTa).

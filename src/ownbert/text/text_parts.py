@@ -58,7 +58,6 @@ def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> I
     """Split a text into parts of about ``size`` characters, or more where it cannot be cut.
 
     Args:
-        text: the text.
         places: pattern from ``places_to_cut``.
         size: minimum characters of all parts but the last.
     """

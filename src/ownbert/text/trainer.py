@@ -28,12 +28,7 @@ _MAYBE_LONG = re.compile(rf"[^\s!-/:-@\[-`{{-~\u4e00-\u9fff]{{{LONGEST_WORD // 3
 
 
 def without_long_words(texts: Iterator[str], backend: "tokenizers.Tokenizer") -> Iterator[str]:
-    """Remove words of over 100 characters, which are unknown regardless of their pieces.
-
-    Args:
-        texts: texts to learn from.
-        backend: tokenizer whose rules split the texts into words.
-    """
+    """Remove words of over 100 characters, which are unknown regardless of their pieces."""
     # Read before training, which locks the backend.
     normalizer, splitter = backend.normalizer, backend.pre_tokenizer
 
@@ -79,11 +74,9 @@ def choose_alphabet(
     """Choose the initial alphabet of a vocabulary.
 
     Args:
-        characters: frequency of each character.
         backend: tokenizer whose rules are applied to the characters.
         room: maximum number of entries for the alphabet. Punctuation and Chinese characters are
             separate words and need one entry; a letter needs two, ``x`` and ``##x``.
-        min_count: minimum frequency.
 
     Returns:
         The characters, the most frequent first, ties in code point order; and the continuations
@@ -121,7 +114,6 @@ def train_wordpiece(
         backend: tokenizer with BERT's rules, trained in place.
         alphabet, continued: from ``choose_alphabet``.
         size: maximum number of entries; special tokens and the alphabet are always included.
-        min_count: minimum frequency of a merge.
 
     Returns:
         The tokens in the order of their ids: special tokens, characters, longer pieces.

@@ -32,8 +32,6 @@ class World:
     """The processes of a run.
 
     Args:
-        rank: rank of this process.
-        size: number of processes.
         ours: whether ``join`` created the process group, rather than the calling program.
     """
 

@@ -23,8 +23,6 @@ def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -
     has two products for each product of the forward pass.
 
     Args:
-        config: configuration of the model.
-        lengths: lengths in tokens.
         masked: number of tokens in the MLM head; 0 for a model without one.
     """
     tokens, streams = sum(lengths), 1

@@ -72,16 +72,13 @@ class TrainState:
     def save(
         self, folder: Path, *, keep: int = 2, world: World = ALONE, interim: bool = False
     ) -> Path:
-        """Save the state of this step in ``folder``; all processes must call it.
+        """Save the state of this step, and return its path; all processes must call it.
 
         Older states are deleted, except the last ``keep`` and the one of the best evaluation.
 
         Args:
             interim: whether it is saved only because the run stops here. The next state replaces
                 it, so that a resumed run ends with the same states as an uninterrupted one.
-
-        Returns:
-            The path of the state.
 
         Raises:
             InputError: the disk is full; earlier states are kept.

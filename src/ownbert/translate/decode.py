@@ -171,14 +171,11 @@ def translate_file(
     resume: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Translate the lines of a file, or texts, into one line each.
+    """Translate the lines of a file, or texts, into one line each; return their number.
 
     ``output`` is written completely or not at all, compressed if its name ends with .gz. For a
     file, translations of an interrupted run are kept beside ``output``, and ``resume`` continues
     there.
-
-    Returns:
-        The number of lines.
 
     Raises:
         InputError: a file cannot be read or written, or, with ``resume``, the model, the input or

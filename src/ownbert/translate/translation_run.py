@@ -98,7 +98,6 @@ class TranslationRun(TrainingRun):
     """A translation recipe with its pairs of texts and vocabularies.
 
     Args:
-        recipe: recipe of the run.
         saved: folder of a resumed run, which contains the vocabularies.
     """
 
@@ -234,12 +233,10 @@ class TranslationRun(TrainingRun):
     def _use_state_mean(
         self, job: Job, folder: Path, last: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Load the mean of the last saved states' weights if its held-out loss is lower.
+        """Load the mean of the last saved states' weights if its held-out loss is lower;
+        return the resulting metrics.
 
         Early in a run the ``last`` weights are better. Source: Vaswani et al. 2017, section 6.1.
-
-        Returns:
-            The metrics of the resulting weights.
         """
         learner = job.state.learner
         weights = {name: p.detach().clone() for name, p in learner.named_parameters()}
@@ -314,10 +311,7 @@ def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict
 def load_state_mean(learner: Learner, folder: Path, count: int, world: World) -> int:
     """Load the mean weights of the last ``count`` saved states in ``folder`` into the model.
 
-    Damaged states are skipped.
-
-    Returns:
-        The number of states used.
+    Damaged states are skipped; returns the number of states used.
     """
     paths = [path for path in list_states(folder)[-count:] if _is_intact(path)]
     parameters = dict(learner.named_parameters())

@@ -52,7 +52,6 @@ def encoder_arguments(
     """The arguments of the forward pass of a class, in most families.
 
     Args:
-        kinds: kinds of its heads.
         decoder: whether it generates text.
         inputs: arguments besides the ids and their mask.
         crossing: classes that accept an encoder's output, besides decoders.

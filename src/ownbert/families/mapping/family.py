@@ -62,7 +62,6 @@ class ArchitectureSpec:
     """The parts that a class of Transformers adds to the encoder.
 
     Args:
-        heads: heads of the class.
         pooler: whether a class without heads has a pooler; others have one if a head needs it.
         decoder: whether the class is a decoder, which generates text.
     """

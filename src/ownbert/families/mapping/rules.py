@@ -25,11 +25,8 @@ class Rename:
     """A tensor with another name.
 
     Args:
-        ours: name in OwnBERT.
-        theirs: name in the checkpoint.
         shared: whether several kinds of heads have the tensor under this name in checkpoints, and
             all are initialised with the pretrained one.
-        when: condition on the config; None: no condition.
     """
 
     ours: str
@@ -43,13 +40,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Several tensors of the checkpoint, concatenated along the first dimension.
-
-    Args:
-        ours: name in OwnBERT.
-        theirs: names in the checkpoint.
-        when: condition on the config; None: no condition.
-    """
+    """Several tensors of the checkpoint, concatenated along the first dimension."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -88,8 +79,6 @@ class Reshape:
     Args:
         ours: name in OwnBERT, with ``.weight`` or ``.bias``.
         theirs: name in the checkpoint, likewise.
-        shape: function from a config to the shape in OwnBERT.
-        their_shape: function from a config to the shape in the checkpoint.
     """
 
     ours: str
@@ -108,13 +97,11 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Tie:
-    """A second name of a tensor of the checkpoint.
+    """A second name of a tensor of the checkpoint, whose first name is ``to``.
 
     It is not written. If a checkpoint has both, they must be equal; one of them is enough.
 
     Args:
-        theirs: second name in the checkpoint.
-        to: first name in the checkpoint.
         always: whether Transformers' state dict has both names regardless of the heads.
     """
 
@@ -125,13 +112,7 @@ class Tie:
 
 @dataclass(frozen=True)
 class Drop:
-    """A tensor of the checkpoint that OwnBERT does not need.
-
-    Args:
-        theirs: name in the checkpoint.
-        reason: why it is not needed.
-        when: condition on the config; None: no condition.
-    """
+    """A tensor of the checkpoint that OwnBERT does not need."""
 
     theirs: str
     reason: str
@@ -146,9 +127,6 @@ class Make:
     it can be computed.
 
     Args:
-        theirs: name in the checkpoint.
-        when: condition on the config.
-        make: function from a config to the tensor.
         head: kind of head that it belongs to; None: the encoder.
     """
 

@@ -60,8 +60,6 @@ class WeightMap:
         """Convert the tensors of a checkpoint to OwnBERT's.
 
         Args:
-            theirs: tensors of the checkpoint by name.
-            config: structure of the encoder.
             kinds: heads that the checkpoint may have, the most likely first, because two heads can
                 have the same names.
             other_heads: whether to ignore tensors of other heads of the family.

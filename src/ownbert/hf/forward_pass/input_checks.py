@@ -54,8 +54,6 @@ def check_inputs(
     """Check ids, types and positions against their tables, and shapes; raise ``InputError``.
 
     Args:
-        stack: the encoder or decoder.
-        given: arguments by name.
         size: (B, S).
         prefix: prefix of the names of the arguments ("decoder_").
     """

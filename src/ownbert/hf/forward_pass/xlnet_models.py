@@ -151,7 +151,6 @@ def answers(
     """The loss for given answers, or the most probable starts with their most probable ends.
 
     Args:
-        model: model with the beam-search span head.
         given: arguments; ``p_mask`` is 1 for tokens that cannot be in an answer.
         hidden: (B, S, D) last hidden states.
         starts: (B, S) start logits.

@@ -111,9 +111,7 @@ class Generating:
         """Remove options that have only one value, or no effect, from the arguments.
 
         Args:
-            fixed: the values by name.
             known: options of the generation config, used if they are not arguments.
-            others: arguments.
             given: the generation config of the call, or None for the model's.
             how: what ``generate`` does, for messages.
             supported: arguments that may have any value.
@@ -159,7 +157,6 @@ class Generating:
         Args:
             known: options of the generation config, used if neither number is an argument.
             new, total: the arguments ``max_new_tokens`` and ``max_length``.
-            given: number of given tokens.
         """
         if new is None and total is None:
             new, total = known.get("max_new_tokens"), known.get("max_length")

@@ -19,7 +19,6 @@ def truncate(
     A text that is too short for the strategy is returned unchanged.
 
     Args:
-        ids, pair: ids of the texts.
         remove: number of tokens to remove.
         strategy: one of ``TRUNCATIONS``.
         stride: number of remaining tokens to return with the removed ones.

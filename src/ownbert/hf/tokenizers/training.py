@@ -29,14 +29,7 @@ def learnt_anew(
 ) -> "tokenizers.Tokenizer":
     """Train a tokenizer with the same rules; its vocabulary begins with the special tokens.
 
-    Args:
-        backend: tokenizer with the rules.
-        texts: texts, or batches of texts.
-        size: size of the new vocabulary.
-        length: number of texts, for the progress bar.
-        new_special: further special tokens.
-        names: new texts of special tokens, by their old texts.
-        options: options of the trainer of the ``tokenizers`` library.
+    For the arguments see ``PreTrainedTokenizerFast.train_new_from_iterator``.
     """
     from tokenizers import AddedToken, Tokenizer, pre_tokenizers, trainers
 

@@ -16,8 +16,6 @@ def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.Module) -> Ten
     """norm(x + dropout(y)): (T, D).
 
     Args:
-        x, y: (T, D).
-        dropout: dropout layer for y.
         norm: norm layer; LayerNorm uses a compiled loop if available.
     """
     rate = dropout.p if dropout.training else 0.0

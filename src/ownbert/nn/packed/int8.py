@@ -181,8 +181,6 @@ class PackedInt8Linear(nn.Module):
     operations per output.
 
     Args:
-        linear: layer to pack.
-        activation: activation applied to the result.
         products: EXACT or PAIRS; by default detected for this processor.
     """
 

@@ -75,8 +75,6 @@ def ngram_buckets(
     """The buckets of all n-grams in a batch, and the sequence index of each, ascending.
 
     Args:
-        batch: batch with token ids (T).
-        buckets: number of buckets.
         ids: actual ids if the batch's token ids are indices into them.
 
     Returns:

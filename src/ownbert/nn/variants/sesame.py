@@ -69,8 +69,6 @@ def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
     Sequences are extended by their own first and last rows (symmetric padding).
 
     Args:
-        x: one row per token.
-        layout: layout of the sequences.
         sigma: standard deviation of the Gaussian, in tokens.
 
     Raises:

@@ -38,7 +38,6 @@ def build(
     """Build the backend of a family, without special tokens and post-processor.
 
     Args:
-        style: tokenizer family.
         files: paths by the keys of ``style.files``.
         settings: arguments of Transformers' constructors; unknown ones are ignored.
 

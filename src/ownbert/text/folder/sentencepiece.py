@@ -35,8 +35,6 @@ class SentencePieceModel:
     Args:
         pieces: pieces in the order of their ids.
         model_type: ``UNIGRAM`` or ``BPE``.
-        unk_id: id of the unknown token.
-        unk_piece: text of the unknown token.
         charsmap: compiled character map of the normaliser; empty if there is none.
     """
 

@@ -20,10 +20,7 @@ def make_muon(
     learning rate.
 
     Args:
-        model: model to train.
         groups: parameters with weight decay, then those without.
-        adamw: settings of AdamW.
-        momentum: momentum of Muon.
     """
     hidden = _hidden_matrices(model)
     decayed, plain = groups

@@ -88,8 +88,6 @@ def decay_groups(
     because a later phase may train them.
 
     Args:
-        model: model to train.
-        weight_decay: weight decay of the first group.
         layer_decay: below 1, there are two groups per layer, from the top; each layer's learning
             rate is this share of that of the layer above (Clark et al. 2020, appendix A), stored as
             the "scale" of its groups.

@@ -22,10 +22,8 @@ class RunLog:
     """Writes the rows of ``log.jsonl`` and keeps them in ``rows``.
 
     Args:
-        folder: folder of the run.
         step: keep rows of earlier runs up to this step, so that the log of a resumed run has each
             step once; None drops all rows.
-        tensorboard: also write TensorBoard event files.
 
     Raises:
         InputError: the disk is full, or TensorBoard is not installed.

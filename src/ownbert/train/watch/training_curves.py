@@ -53,14 +53,10 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> Path | None:
-    """Plot held-out metrics of several runs over the steps.
+    """Plot held-out metrics of several runs over the steps; return the path, or None without
+    matplotlib.
 
-    Args:
-        path: file to write.
-        panels: metric -> name of the run -> rows of its log.
-
-    Returns:
-        ``path``, or None without matplotlib.
+    ``panels`` is metric -> name of the run -> rows of its log.
     """
     make_figure = installed_figure()
     if make_figure is None:
