@@ -40,12 +40,7 @@ class TokenCorpus(Protocol):
 
 
 def cooccurrence_vectors(
-    corpus: TokenCorpus,
-    size: int,
-    ordinary: np.ndarray,
-    *,
-    least: int = 1,
-    seed: int = 0,
+    corpus: TokenCorpus, size: int, ordinary: np.ndarray, *, least: int = 1, seed: int = 0
 ) -> np.ndarray:
     """Compute word vectors from the co-occurrences of a corpus.
 

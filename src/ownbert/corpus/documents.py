@@ -23,14 +23,7 @@ from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables.columns import CORPUS_FEATURES, CORPUS_SECOND, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
 from ownbert.tables.feature_cells import Cells, read_features, split_cell
-from ownbert.tables.tables import (
-    is_known,
-    kind_of,
-    not_empty,
-    place,
-    read_records,
-    read_values,
-)
+from ownbert.tables.tables import is_known, kind_of, not_empty, place, read_records, read_values
 
 LAYOUTS = ("auto", "line", "blank", "conll")
 PathLike = str | os.PathLike[str]

@@ -21,12 +21,7 @@ from ownbert.exceptions import InputError
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import WeightMap
-from ownbert.hf.arguments import (
-    LoadArguments,
-    is_own,
-    refuse,
-    with_signature,
-)
+from ownbert.hf.arguments import LoadArguments, is_own, refuse, with_signature
 from ownbert.hf.common import CommonModel
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.forward_pass.forward import forward as run

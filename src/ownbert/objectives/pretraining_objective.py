@@ -122,10 +122,7 @@ class PretrainingObjective(Objective):
 
 
 def with_special_tokens(
-    unigram: Tensor,
-    data: PretrainingData,
-    targets: Callable[[Example], Any],
-    ordinary: np.ndarray,
+    unigram: Tensor, data: PretrainingData, targets: Callable[[Example], Any], ordinary: np.ndarray
 ) -> Tensor:
     """Log-probabilities (V) of words as in the corpus, and of special tokens with their frequencies
     among the targets of the first examples."""

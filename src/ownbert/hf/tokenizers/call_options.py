@@ -214,10 +214,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def encode_texts(
-    encoder: "tokenizers.Tokenizer",
-    texts: Sequence[Any],
-    options: CallOptions,
-    tokenizer: Any,
+    encoder: "tokenizers.Tokenizer", texts: Sequence[Any], options: CallOptions, tokenizer: Any
 ) -> BatchEncoding:
     """Encode texts or pairs; log a warning for texts that are too long.
 

@@ -243,9 +243,7 @@ class ListedModule(nn.Module):
         return ((start + n, p) for n, p in self.wholes.items() if p is not None)
 
 
-def parameters_of(
-    modules: Iterable[tuple[str, nn.Module]],
-) -> Iterator[tuple[str, nn.Parameter]]:
+def parameters_of(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters of named modules by their full names, each only once."""
     seen: set[nn.Parameter] = set()
     for place, module in modules:
