@@ -3,10 +3,10 @@
 import base64
 import hashlib
 import json
-import unicodedata
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from unicodedata import category
 
 from ownbert.language import current_language, translated, translated_page
 
@@ -64,9 +64,7 @@ def _as_markup(text: str) -> Any:
 def cleaned(text: str, most: int) -> str:
     """A text on one line: at most ``most`` characters, without control characters."""
     start = text[: 4 * most]
-    safe = (
-        " " if ord(c) in _DIRECTIONS or unicodedata.category(c) in _UNSAFE else c for c in start
-    )
+    safe = (" " if ord(c) in _DIRECTIONS or category(c) in _UNSAFE else c for c in start)
     line = " ".join("".join(safe).split())
     if len(line) <= most and len(start) == len(text):
         return line

@@ -171,9 +171,9 @@ def _join(arrays: Sequence) -> Tensor:
 
 
 def _column(values: Sequence[Any]) -> Tensor | None:
-    return (
-        None if values[0] is None else torch.from_numpy(np.stack([np.asarray(v) for v in values]))
-    )
+    if values[0] is None:
+        return None
+    return torch.from_numpy(np.stack([np.asarray(v) for v in values]))
 
 
 def from_padded(

@@ -74,9 +74,7 @@ def copy_weights(
     heads = tuple(f"heads.{kind}." for kind in anew)
     ours = {name: tensor for name, tensor in ours.items() if not name.startswith(heads)}
     unused = []
-    unshared = {
-        name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared
-    }
+    unshared = {n: t for n, t in ours.items() if n.rpartition(".")[0] not in weight_map.shared}
 
     def shown(name: str) -> str:
         return f"{name} (by our name)" if our_names else weight_map.their_name(name, config)

@@ -330,6 +330,4 @@ def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
 
 def with_rate(specs: tuple[HeadSpec, ...], rate: float) -> tuple[HeadSpec, ...]:
     """Heads with the encoder's dropout rate."""
-    return tuple(
-        replace(spec, dropout=None, dense_dropout=spec.dense_dropout and rate) for spec in specs
-    )
+    return tuple(replace(s, dropout=None, dense_dropout=s.dense_dropout and rate) for s in specs)

@@ -232,11 +232,8 @@ class EncoderConfig:
     def _check_widths(self) -> None:
         """Check heads and positions."""
         if self.head_width is None and self.attention_size % self.num_attention_heads:
-            name = (
-                "hidden_size"
-                if self.attention_size == self.hidden_size
-                else "intra_bottleneck_size"
-            )
+            whole = self.attention_size == self.hidden_size
+            name = "hidden_size" if whole else "intra_bottleneck_size"
             raise InputError(
                 f"{name} {self.attention_size} must be a multiple of num_attention_heads "
                 f"{self.num_attention_heads}"

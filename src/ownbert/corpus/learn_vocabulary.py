@@ -295,11 +295,9 @@ def _learn_wordpiece(
     if not alphabet:
         words = long = 0
         for piece in pieces():
-            piece_words = backend.pre_tokenizer.pre_tokenize_str(
-                backend.normalizer.normalize_str(piece)
-            )
-            words += len(piece_words)
-            long += sum(len(word) > LONGEST_WORD for word, _ in piece_words)
+            found = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(piece))
+            words += len(found)
+            long += sum(len(word) > LONGEST_WORD for word, _ in found)
         if 2 * long > words:
             raise InputError(_too_long(long, words))
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")

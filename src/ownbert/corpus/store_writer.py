@@ -144,9 +144,7 @@ class StoreWriter:
         }
         dtypes |= {"words": "|u1"} if words else {}
         dtypes |= {"features": "<u2"} if features else {}
-        self.files = {
-            name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in dtypes.items()
-        }
+        self.files = {n: {"dtype": t, "bytes": 0, "crc32": 0} for n, t in dtypes.items()}
         self.chunks = 0
         self.saved = 0  # documents saved so far
         # Input statistics if an interrupted run had reached the end of the corpus, else None.

@@ -234,11 +234,8 @@ def made_for(sources: Any, depends_on: Mapping[str, Any]) -> dict[str, Any] | No
         return None
     encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
     identities = [identity_of(source) for source in several]
-    return {
-        **depends_on,
-        "input": identities[0] if several is not sources else identities,
-        **encoded,
-    }
+    identity = identities[0] if several is not sources else identities
+    return {**depends_on, "input": identity, **encoded}
 
 
 def _state(path: Path) -> list[Any]:

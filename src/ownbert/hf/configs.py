@@ -247,9 +247,8 @@ class PretrainedConfig:
         """
         check_attention("attn_implementation", changes.get("attn_implementation"))
         options = {**changes, "subfolder": subfolder}
-        values = read_config(
-            pretrained_folder(pretrained_model_name_or_path, options, or_file=True)
-        )
+        folder = pretrained_folder(pretrained_model_name_or_path, options, or_file=True)
+        values = read_config(folder)
         changes = {key: value for key, value in changes.items() if key not in HUB_OPTIONS}
         config, unused = cls.from_dict(values).changed(values, changes)
         if unused and not return_unused_kwargs:

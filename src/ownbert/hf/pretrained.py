@@ -209,10 +209,9 @@ class PreTrainedModel(CommonModel):
             pooler = self.architecture_spec.pooler
             base = kind(self.config, add_pooling_layer=pooler, model=self.model)
             base.training = self.training
+            refusing = partial(_refuse_hook, self.base_model_prefix, type(self).__name__)
             for hook in _HOOKS:
-                setattr(
-                    base, hook, partial(_refuse_hook, self.base_model_prefix, type(self).__name__)
-                )
+                setattr(base, hook, refusing)
             self.__dict__["_base"] = base  # not a submodule, otherwise modules appear twice
         return self.__dict__["_base"]
 
@@ -380,9 +379,8 @@ class PreTrainedModel(CommonModel):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.family.require_pruning()
         self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
-        self.config.pruned_heads = {
-            i: list(heads) for i, heads in self.model.config.pruned_heads.items()
-        }
+        pruned = self.model.config.pruned_heads
+        self.config.pruned_heads = {i: list(heads) for i, heads in pruned.items()}
 
     def tie_weights(self) -> None:
         self.model.tie()

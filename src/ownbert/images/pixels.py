@@ -93,11 +93,9 @@ class Processor:
         if isinstance(images, np.ndarray) and images.shape[1:3] == self.size:
             return self.normalized(images if images.ndim == 4 else images[..., None])
         processed = [self.normalized(self.resized(image)[None]) for image in images]
-        return (
-            np.concatenate(processed)
-            if processed
-            else np.empty((0, self.channels, *self.size), "f4")
-        )
+        if not processed:
+            return np.empty((0, self.channels, *self.size), "f4")
+        return np.concatenate(processed)
 
     def resized(self, image: Any) -> np.ndarray:
         """Resize an image to (height, width, channels), bytes or floats from 0 to 1.
@@ -119,11 +117,8 @@ class Processor:
         # Pillow supports floats with a single channel only.
         kind = np.uint8 if array.dtype == np.uint8 else np.float32
         planes = np.moveaxis(array.astype(kind), -1, 0)
-        resized_planes = np.stack(
-            [np.asarray(Image.fromarray(p).resize(size, how)) for p in planes], -1
-        )
-        # Pillow clips bytes itself.
-        return resized_planes if kind is np.uint8 else resized_planes.clip(0, 1)
+        resized = np.stack([np.asarray(Image.fromarray(p).resize(size, how)) for p in planes], -1)
+        return resized if kind is np.uint8 else resized.clip(0, 1)  # Pillow clips bytes itself
 
     def normalized(self, values: np.ndarray) -> np.ndarray:
         """(B, height, width, channels) -> normalised float32 (B, channels, height, width)."""

@@ -84,9 +84,7 @@ class PhaseData:
             with autocast(device, precision):
                 losses = learner(batch.to(device), self.objectives)
             add_up(sums, losses)
-            zeros.update(
-                {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
-            )
+            zeros.update({n: int(x.zeros) for n, x in losses.items() if x.zeros is not None})
             unigram -= float(self.unigram[predicting.targets(predicting.to_view(batch, {}))].sum())
         if not sums:
             return {}

@@ -109,9 +109,7 @@ def match_vocabulary(
         ids[index] = old_ids
     if ranking is not None:
         taken = {tuple(ids[index]) for index in named}
-        ranks = [
-            old_ids for old_ids in _ranked(old, ranking) if not old_ids or old_ids not in taken
-        ]
+        ranks = [some for some in _ranked(old, ranking) if not some or some not in taken]
         seen = sorted((i for i in anonymous if counts[i] > 0), key=lambda i: (-counts[i], i))
         for index, old_ids in zip(seen, ranks, strict=False):
             if old_ids:
@@ -386,23 +384,22 @@ def _load_old_model(
     """The checkpoint as a model with the heads shared with ``model``; names of parameters missing
     in the checkpoint; and names of tensors in the checkpoint that the model lacks."""
     family, config = description.family, description.config
+    weight_map = family.weight_map
     specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
     if features and [*features] == [*(description.values.get(FEATURES) or ())]:
         with_features = {spec.kind: spec for spec in description.specs if spec.features}
         if with_features["mlm"].feature_size == model.specs["mlm"].feature_size:
             specs = [with_features.get(spec.kind, spec) for spec in specs]
     tensors, weights = read_weights(path)
-    require_blocks(tensors, family.weight_map, weights, config)
+    require_blocks(tensors, weight_map, weights, config)
     with shapes_alone():
         old = Model(config, specs, pooler=model.pooler is not None)
     with torch.random.fork_rng(devices=[]):
-        report = copy_weights(
-            old, tensors, family.weight_map, description=description, lenient=True
-        )
+        report = copy_weights(old, tensors, weight_map, description=description, lenient=True)
     if report.problems:
         problems = "; ".join(first_of(report.problems))
         raise InputError(f"{weights} does not match its {CONFIG}: {problems}")
-    names = {n: family.weight_map.their_name(n, config) for n, _ in old.named_parameters()}
+    names = {n: weight_map.their_name(n, config) for n, _ in old.named_parameters()}
     return old, {n for n, theirs in names.items() if theirs in report.new}, tuple(report.unused)
 
 

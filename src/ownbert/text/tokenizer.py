@@ -308,9 +308,7 @@ class Tokenizer:
         import numpy as np
 
         ids, offsets, last, start = [], [], 0, 0
-        parts = (
-            (n, p) for n, text in enumerate(texts) for p in parts_of(text, self._places_to_cut)
-        )
+        parts = ((n, p) for n, t in enumerate(texts) for p in parts_of(t, self._places_to_cut))
         for group in together(parts):
             check_wanted()
             encodings = _encoded(self.encoder.encode_batch, [part for _, part in group], texts)
@@ -350,9 +348,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """Decode ids to a line of text, with pieces joined to words."""
-        return self.backend.decode(
-            [int(index) for index in ids], skip_special_tokens=skip_special_tokens
-        )
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
     def id_of(self, token: str) -> int | None:
         """The id of ``token``; None if it is not in the vocabulary."""

@@ -203,9 +203,8 @@ def first_to_report() -> bool:
             is_master=False,
             timeout=datetime.timedelta(seconds=5),
         )
-        return (
-            store.add(f"ownbert/reported/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", 1) == 1
-        )
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+        return store.add(f"ownbert/reported/{restarts}", 1) == 1
     except (RuntimeError, KeyError, ValueError):
         return True
 

@@ -111,10 +111,7 @@ class Translator:
 
     def translate_block(self, texts: Sequence[str]) -> list[str]:
         """Translate a block; a blank text gives ""."""
-        hypotheses = self.hypotheses(texts)
-        return [
-            "" if hypothesis is None else self.detokenize(hypothesis) for hypothesis in hypotheses
-        ]
+        return ["" if best is None else self.detokenize(best) for best in self.hypotheses(texts)]
 
     def settings(self) -> dict[str, Any]:
         """The settings that the translations depend on."""

@@ -46,21 +46,15 @@ def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...
         for path in filter(None, paths):
             yield translated(part), Path(path).name, f"{pairs[part]:,}", sha256(path)
         if not any(paths):
-            yield (
-                translated(part),
-                translated("held out of the training pairs"),
-                f"{pairs[part]:,}",
-                "",
-            )
+            source = translated("held out of the training pairs")
+            yield translated(part), source, f"{pairs[part]:,}", ""
 
 
 def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
     """The most important settings, then all others with non-default values."""
     yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
-    yield (
-        "steps",
-        f"{recipe.run.max_steps:,} at most" if recipe.run.max_steps else "limited by time",
-    )
+    steps = recipe.run.max_steps
+    yield "steps", f"{steps:,} at most" if steps else "limited by time"
     yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"

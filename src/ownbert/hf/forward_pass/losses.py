@@ -31,10 +31,8 @@ def cross_entropy(
     """Mean cross entropy of logits (..., C) and labels (...); with ``count`` the sum divided by
     it."""
     targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
-    reduction = "mean" if count is None else "sum"
-    total = F.cross_entropy(
-        logits.flatten(0, -2), targets, ignore_index=NO_LABEL, reduction=reduction
-    )
+    how = "mean" if count is None else "sum"
+    total = F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL, reduction=how)
     return total if count is None else total / count
 
 

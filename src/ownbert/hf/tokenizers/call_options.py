@@ -240,10 +240,8 @@ def encode_texts(
             raise InputError(f"the text cannot be encoded with these arguments: {error}") from None
         raise
     overflow = options.return_overflowing_tokens
-    groups = [
-        [encoding, *encoding.overflowing] if overflow else [encoding] for encoding in encodings
-    ]
-    rows = [encoding for group in groups for encoding in group]
+    groups = [[one, *one.overflowing] if overflow else [one] for one in encodings]
+    rows = [row for group in groups for row in group]
     names = tokenizer.model_input_names
     columns: dict[str, Any] = {"input_ids": [row.ids for row in rows]}
     if options.returns("token_type_ids", names):
@@ -257,9 +255,7 @@ def encode_texts(
     if options.return_length:
         columns["length"] = [len(row.ids) for row in rows]
     if overflow:
-        columns["overflow_to_sample_mapping"] = [
-            index for index, group in enumerate(groups) for _ in group
-        ]
+        columns["overflow_to_sample_mapping"] = [n for n, group in enumerate(groups) for _ in group]
     longest, limit = max(map(len, rows), default=0), tokenizer.model_max_length
     if options.max_length is None and options.verbose and longest > limit > 0:
         warn_once(

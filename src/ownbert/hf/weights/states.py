@@ -43,10 +43,9 @@ def fill(
     tensors, info = _select(model, description, read, mismatched)
     # A head whose tensors are all in the folder is loaded by name, whatever the folder's
     # architecture.
-    kinds = (
-        kind for kind in core.specs if weight_map.tensor_names(core.config, kind) <= tensors.keys()
-    )
-    specs = (*(core.specs[kind] for kind in kinds), *description.specs)
+    names = {kind: weight_map.tensor_names(core.config, kind) for kind in core.specs}
+    whole = (core.specs[kind] for kind, known in names.items() if known <= tensors.keys())
+    specs = (*whole, *description.specs)
     description = replace(description, specs=specs)
     report = copy_weights(core, tensors, weight_map, description=description, lenient=True)
     if report.problems:

@@ -30,14 +30,8 @@ class Lamb(torch.optim.Optimizer):
         weight_decay: float = 0.01,
         adapt: bool = True,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "adapt": adapt,
-        }
-        super().__init__(params, defaults)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults | {"adapt": adapt})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -95,13 +95,9 @@ class Meter:
         }
         if self.peak_flops:
             row["mfu"] = round(self.flops / self.seconds / self.peak_flops, 4)
-        row |= {
-            "tokens": state.tokens,
-            "epoch": state.position.epoch,
-            "seconds": round(state.seconds, 3),
-        }
         self._clear()
-        return row
+        seconds = round(state.seconds, 3)
+        return row | {"tokens": state.tokens, "epoch": state.position.epoch, "seconds": seconds}
 
 
 def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) -> dict[str, float]:

@@ -205,12 +205,8 @@ def _mark_phases(axis: Any, rows: Sequence[Row]) -> None:
 
 
 def _points(rows: Sequence[Row], key: str, *, held_out: bool) -> tuple[list[int], list[float]]:
-    points = [
-        (row["step"], row[key])
-        for row in rows
-        if key in row and bool(row.get("evaluation")) == held_out
-    ]
-    return [step for step, _ in points], [value for _, value in points]
+    chosen = [row for row in rows if key in row and bool(row.get("evaluation")) == held_out]
+    return [row["step"] for row in chosen], [row[key] for row in chosen]
 
 
 def _name(key: str) -> str:
