@@ -84,11 +84,11 @@ class ColumnNames:
     def settings(self) -> dict[str, str]:
         """The named columns by their recipe settings, which are also arguments of functions; only
         predictions and vectors have ids."""
-        found = {
-            f"{role}_column": getattr(self, role) for role in ("text", "second", "label", "id")
-        }
-        found["feature_columns"] = self.features
-        return {setting: name for setting, name in found.items() if name is not None}
+        return {_setting(role): name for role, name in vars(self).items() if name is not None}
+
+
+def _setting(role: str) -> str:
+    return "feature_columns" if role == "features" else f"{role}_column"
 
 
 def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class ColumnSpec:
     @property
     def setting(self) -> str:
         """The name of the setting for this column."""
-        return "feature_columns" if self.role == "features" else f"{self.role}_column"
+        return _setting(self.role)
 
     @property
     def default(self) -> str:

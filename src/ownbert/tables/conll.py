@@ -11,6 +11,7 @@ names (such as word and tag) is skipped with a warning.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ownbert.exceptions import InputError, counted, warn_of_input
@@ -100,7 +101,7 @@ def read_conll(
     """
     layout = _layout(Path(path), tags, word_column, tag_column, feature_columns)
     line, words, sentence_tags, features = 0, [], [], []
-    for number, text in _lines(layout.path):
+    for number, text in chain(_lines(layout.path), [(-1, "")]):
         fields = _fields(text, layout.tabs)
         if text.startswith("#") and len(fields) != layout.width:
             continue
@@ -117,10 +118,6 @@ def read_conll(
                 line, tuple(words), tuple(sentence_tags), tuple(zip(*features, strict=True))
             )
             line, words, sentence_tags, features = 0, [], [], []
-    if words:
-        yield ConllSentence(
-            line, tuple(words), tuple(sentence_tags), tuple(zip(*features, strict=True))
-        )
     if layout.header:
         warn_of_input(f"{layout.path}, line {layout.header} names the columns and is skipped")
 

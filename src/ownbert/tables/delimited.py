@@ -94,16 +94,14 @@ def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
         numbered: lines of the file.
     """
     lines = _Lines(numbered)
-    first = next((each for each in lines if each[1].strip()), None)
+    filled = (each for each in lines if each[1].strip())
+    first = next(filled, None)
+    named = first and _SEPARATOR_LINE.fullmatch(first[1].strip(" \r"))
+    if named:
+        first = next(filled, None)
     if first is None:
         return
-    if named := _SEPARATOR_LINE.fullmatch(first[1].strip(" \r")):
-        delimiter = named[1]
-        first = next((each for each in lines if each[1].strip()), None)
-        if first is None:
-            return
-    else:
-        delimiter = sniff_delimiter(first[1])
+    delimiter = named[1] if named else sniff_delimiter(first[1])
     header = [first]
     if delimiter == NO_DELIMITER and first[1].startswith('"') and first[1].count('"') % 2:
         for line in islice(lines, _MOST_NAME_LINES):  # a name with line breaks, as in spreadsheets
@@ -120,15 +118,12 @@ def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
         yield from _QuotedRows(path, lines, delimiter)
 
 
-class _Lines:
+class _Lines(Iterator[_Line]):
     """Lines with push-back."""
 
     def __init__(self, lines: Iterator[_Line]):
         self._lines = lines
         self._back: deque[_Line] = deque()
-
-    def __iter__(self) -> Iterator[_Line]:
-        return self
 
     def __next__(self) -> _Line:
         return self._back.popleft() if self._back else next(self._lines)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ownbert.exceptions import InputError, in_short
@@ -56,6 +57,8 @@ _NUMPY = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|[^\s()'"]*)\)""")
 # Python's sets that are not in braces alone: set(), frozenset({'a'}).
 _SET = re.compile(r"(?:frozen)?set\((.*)\)", re.DOTALL)
 _IN_LISTS = re.compile("[,'\"]")
+# A list item that is neither quoted nor a number.
+_UNREADABLE = object()
 _BARE = {"true": True, "false": False, "null": None, "none": None, "nan": None}
 
 
@@ -127,17 +130,13 @@ def single_labels(
     """
     cells.refuse_missing(training=not known)
     values, note = _as_lists(cells), ""
-    size = _vector_size(values, cells.places)
-    if names and not size and not known:
-        note = _names_message(cells.column)
-    if any(isinstance(value, list) for value in values):
-        if size:
-            values, note = (
-                _of_one_hot(cells, values, _vector_names(size, names)),
-                _vector_message("one-hot", size),
-            )
-        else:
-            values = [_only_item(value, i, cells) for i, value in enumerate(values)]
+    if size := _vector_size(values, cells.places):
+        values = _of_one_hot(cells, values, _vector_names(size, names))
+        note = _vector_message("one-hot", size)
+    else:
+        values = [_only_item(value, i, cells) for i, value in enumerate(values)]
+        if names and not known:
+            note = _names_message(cells.column)
     return _as_names(values, cells, known), note
 
 
@@ -163,12 +162,11 @@ def label_sets(
         if value is None or (isinstance(value, float) and value != value):
             raise InputError(f"{place}: the labels are missing or null; write [] for no labels")
     values, note = _as_lists(cells, strict=True), ""
-    size = _vector_size(values, cells.places)
-    if names and not size and not known:
-        note = _names_message(cells.column)
-    if size:
+    if size := _vector_size(values, cells.places):
         vector_names, note = _vector_names(size, names), _vector_message("multi-hot", size)
         values = [[n for n, on in zip(vector_names, v, strict=True) if _is_on(on)] for v in values]
+    elif names and not known:
+        note = _names_message(cells.column)
     texts = [v for v in values if isinstance(v, str)]
     if separator is None:
         stripped = [v.strip() for v in texts]
@@ -194,18 +192,11 @@ def label_sets(
                 f"{place}: the labels are decimal numbers, not names; to predict numbers, give "
                 "each its own column and use the task regress"
             )
-    flat = [part for labels in parts for part in labels if not is_missing(part)]
-    where = [
-        p
-        for labels, p in zip(parts, cells.places, strict=True)
-        for v in labels
-        if not is_missing(v)
-    ]
+    parts = [[part for part in labels if not is_missing(part)] for labels in parts]
+    flat = [part for labels in parts for part in labels]
+    where = [place for labels, place in zip(parts, cells.places, strict=True) for _ in labels]
     texts = iter(_as_names(flat, LabelCells(flat, where, cells.column), known))
-    sets = []
-    for labels in parts:
-        found = [next(texts) for part in labels if not is_missing(part)]
-        sets.append(tuple(dict.fromkeys(found)))
+    sets = [tuple(dict.fromkeys(islice(texts, len(labels)))) for labels in parts]
     return LabelSets(sets, separator, note)
 
 
@@ -240,20 +231,17 @@ def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
     cells = LabelCells(present, [""] * len(present), "")
     try:
         lists = _as_lists(cells)
-        _vector_size(lists, cells.places)
+        size = _vector_size(lists, cells.places)
         texts = [as_text(v, "", "").strip() for v in lists if not isinstance(v, list)]
     except InputError:  # reported with its location when the rows are read
         return "multilabel", ""
     if any(isinstance(value, list) for value in lists):
         if all(isinstance(v, list) and len(v) == 1 for v in lists):
             return "classify", ""
-        size = _vector_size(lists, cells.places)
         if not size or any(sum(map(_is_on, v)) != 1 for v in lists):
             return "multilabel", ""
-        return (
-            "classify",
-            f"{_vector_message('one-hot', size)}; --task multilabel reads them as sets",
-        )
+        note = f"{_vector_message('one-hot', size)}; --task multilabel reads them as sets"
+        return "classify", note
     if found := _numeric_task(texts):
         return found
     if _has_separators(texts):
@@ -445,11 +433,7 @@ def text_list(value: str) -> list[Any] | None:
         items.append(match)
         at = match.end()
     found = [_item(match) for match in items]
-    return None if any(isinstance(item, _Unreadable) for item in found) else found
-
-
-class _Unreadable:
-    """A list item that is neither quoted nor a number."""
+    return None if any(item is _UNREADABLE for item in found) else found
 
 
 def _item(match: re.Match[str]) -> Any:
@@ -458,7 +442,7 @@ def _item(match: re.Match[str]) -> Any:
         if bare.lower() in _BARE:
             return _BARE[bare.lower()]
         if not _NUMBER.fullmatch(bare):
-            return _Unreadable()
+            return _UNREADABLE
         number = float(bare)
         return int(number) if number % 1 == 0 and abs(number) < 1e15 else number
     quoted, mark = (single, "'") if single is not None else (double, '"')
@@ -598,7 +582,7 @@ def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
 
 def _matched(name: str, known: Collection[str]) -> str:
     """The known label with the same value in another spelling, else the name."""
-    if not known or name in known:
+    if name in known:
         return name
     return _spellings(frozenset(known)).get(_value_of(name), name)
 

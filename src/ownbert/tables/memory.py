@@ -97,14 +97,11 @@ class MemoryTable:
             ) from None
 
 
-class Lines:
+class Lines(Iterator[str]):
     """Lines that can be read once: texts, or JSON objects if the first line is one."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
-
-    def __iter__(self) -> Iterator[str]:
-        return self
 
     def __next__(self) -> str:
         return next(self._lines)

@@ -146,14 +146,10 @@ def _paragraphs(document: Mapping[str, Any], path: Source, labelled: bool) -> It
                     None if name is None else str(name),
                     as_text(_value(entry, "question", place), "question", place),
                     context,
-                    _of_question(entry, context, place) if labelled else (),
+                    _gold_answers(_value(entry, "answers", place), None, context, place)
+                    if labelled and not entry.get("is_impossible")
+                    else (),
                 )
-
-
-def _of_question(entry: Mapping[str, Any], context: str, where: str) -> tuple[GoldAnswer, ...]:
-    if entry.get("is_impossible"):
-        return ()
-    return _gold_answers(_value(entry, "answers", where), None, context, where)
 
 
 def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
