@@ -72,6 +72,14 @@ def setting(default: Any, help: str = "", panel: str | None = None, **about: Any
     return field(default=default, metadata=metadata)
 
 
+def same_setting(kind: type, name: str, **changes: Any) -> Any:
+    """Declare a field as the setting of this name in another class, with changes."""
+    known = kind.__dataclass_fields__[name]
+    return field(
+        default=known.default, metadata={"setting": replace(known.metadata["setting"], **changes)}
+    )
+
+
 def section(default: Any, **changes: Mapping[str, Any]) -> Any:
     """Declare a field as a section.
 

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from ownbert import limits
-from ownbert.checks import between, one_of, up_to
+from ownbert.checks import between, one_of
 from ownbert.config.encoder import SIZES
 from ownbert.exceptions import InputError
-from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
-from ownbert.settings import CheckedSettings, setting
-from ownbert.tasks.finetune_recipe import TEXT_TASKS
+from ownbert.settings import CheckedSettings, same_setting, setting
+from ownbert.tasks.finetune_recipe import TEXT_TASKS, FinetuneData, FinetuneRun, TaskSettings
 from ownbert.train.training_settings import DATA, MODEL, RUN
 
 # One week; larger values are mistakes of units.
@@ -34,13 +33,7 @@ class FitRecipe(CheckedSettings):
         path=True,
         shown="none",
     )
-    labels_per_class: int | None = setting(
-        None,
-        "Number of training texts per label, sampled with --seed.",
-        DATA,
-        check=up_to(limits.COUNT),
-        shown="all",
-    )
+    labels_per_class: int | None = same_setting(FinetuneData, "labels_per_class")
     # The command declares these options itself, because they may be repeated.
     unlabelled: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
@@ -53,19 +46,11 @@ class FitRecipe(CheckedSettings):
     label_column: str | None = setting(
         None, "Column with the labels or numbers.", DATA, shown="detected by its usual names"
     )
-    label_separator: str | None = setting(
-        None,
-        "Separator between the labels of a row (not needed for lists).",
-        DATA,
-        shown="the first of | ; , found in the rows",
+    label_separator: str | None = same_setting(
+        TaskSettings, "separator", shown="the first of | ; , found in the rows"
     )
-    label_names: str | None = setting(
-        None,
-        "Names of the labels, separated by commas, if rows contain vectors of 0 and 1.",
-        DATA,
-        shown="label_0, label_1, ...",
-    )
-    encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
+    label_names: str | None = same_setting(TaskSettings, "label_names")
+    encoding: str | None = same_setting(FinetuneData, "encoding")
     task: str | None = setting(
         None,
         f"{', '.join(TEXT_TASKS)}.",
@@ -104,9 +89,7 @@ class FitRecipe(CheckedSettings):
     minutes: float = setting(
         20.0, "Time limit in minutes.", RUN, check=between(0, _MOST_MINUTES, "(]"), resumable=True
     )
-    device: str = setting(
-        "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
-    )
+    device: str = same_setting(FinetuneRun, "device")
     seed: int = setting(0, "Random seed.", RUN, check=between(0, limits.SEED, "[]"))
 
     def __post_init__(self) -> None:
