@@ -24,16 +24,8 @@ _DPI = 120
 def most_confused(scores: Scores) -> list[str]:
     """The most frequent confusions in words ("film taken for album: 12"), one line each; empty
     without a confusion matrix."""
-    if scores.confusion is None:
-        return []
-    labels = [score.label for score in scores.labels]
-    wrong = scores.confusion.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSED]
-    cells = (divmod(int(place), len(labels)) for place in order)
-    return [
-        f"{labels[i]} predicted as {labels[j]}: {wrong[i, j]:,}" for i, j in cells if wrong[i, j]
-    ]
+    labels, pairs = [score.label for score in scores.labels], scores.confusions(_CONFUSED)
+    return [f"{labels[i]} predicted as {labels[j]}: {rows:,}" for i, j, rows in pairs]
 
 
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FONTS) -> str | None:

@@ -50,6 +50,17 @@ class Scores:
         except KeyError:
             raise AttributeError(f"there is no metric {name!r}") from None
 
+    def confusions(self, most: int) -> list[tuple[int, int, int]]:
+        """The most frequent pairs of a true and another predicted label, with their numbers of
+        rows."""
+        if self.confusion is None:
+            return []
+        wrong = self.confusion.copy()
+        np.fill_diagonal(wrong, 0)
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        cells = (divmod(int(place), len(wrong)) for place in order)
+        return [(i, j, int(wrong[i, j])) for i, j in cells if wrong[i, j]]
+
     def as_json(self) -> dict[str, Any]:
         """All metrics as JSON values."""
         values: dict[str, Any] = dict(self.values)

@@ -155,18 +155,11 @@ def _classes(report: Report) -> Section | None:
 
 
 def _confusions(report: Report) -> Section | None:
-    if report.scores is None or (matrix := report.scores.confusion) is None:
+    scores = report.scores
+    if scores is None or scores.confusion is None or not (pairs := scores.confusions(_PAIRS)):
         return None
-    labels = [s.label for s in report.scores.labels]
-    wrong, totals = matrix * (1 - np.eye(len(labels), dtype=int)), matrix.sum(1)
-    rows = []
-    for index in np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]:
-        i, j = divmod(int(index), len(labels))
-        if wrong[i, j]:
-            share = wrong[i, j] / totals[i]
-            rows.append((_name(labels[i]), _name(labels[j]), f"{wrong[i, j]:,}", f"{share:.0%}"))
-    if not rows:
-        return None
+    names, totals = [_name(s.label) for s in scores.labels], scores.confusion.sum(1)
+    rows = [(names[i], names[j], f"{n:,}", f"{n / totals[i]:.0%}") for i, j, n in pairs]
     columns = ("true label", "predicted as", "rows", "share")
     lead = "Most frequent first; shares are relative to all rows with the true label."
     return Section("confusion", "Confusions", lead, columns, tuple(rows), 2)
@@ -181,10 +174,7 @@ _CURVES_OF = {
 def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) -> Section | None:
     if curve is None or not len(curve.at):
         return None
-    name, number_format = (
-        metric_name(report.metric),
-        "{:,.0f}" if curve.unit == "rows" else "{:,.3g}",
-    )
+    number_format = "{:,.0f}" if curve.unit == "rows" else "{:,.3g}"
     rows = [
         (number_format.format(x), decimals(score), "", "")
         for x, score in zip(curve.at, curve.scores, strict=True)
@@ -202,40 +192,32 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
     if not curve.known:
         lead = f"This cannot be estimated: {curve.reason}."
     lead = f"{_CURVES_OF[curve.unit]} {lead}"
-    columns = (curve.unit, name, "interval", "gain")
+    columns = (curve.unit, metric_name(report.metric), "interval", "gain")
     return Section(key, title, lead, columns, tuple(rows), 0)
 
 
 def _calibration(report: Report) -> Section | None:
     if (calibration := report.calibration) is None:
         return None
-    rows = (
+    rows = [
         ("calibration error", f"{calibration.error:.3f}"),
         ("error expected by chance, at most", f"{calibration.by_chance:.3f}"),
-        *(
-            (
-                ("temperature", f"{calibration.temperature:.2f}"),
-                ("error with the temperature", f"{calibration.error_after:.3f}"),
-            )
-            if calibration.helps
-            else (("temperature", translated("none helps")),)
-        ),
-    )
+    ]
+    if calibration.helps:
+        rows.append(("temperature", f"{calibration.temperature:.2f}"))
+        rows.append(("error with the temperature", f"{calibration.error_after:.3f}"))
+    else:
+        rows.append(("temperature", translated("none helps")))
     lead = "Of the predictions made with a probability of 80%, are 80% right?"
-    rows = tuple((translated(name), value) for name, value in rows)
-    return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), rows)
+    shown = tuple((translated(name), value) for name, value in rows)
+    return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), shown)
 
 
 def _label_errors(report: Report) -> Section | None:
     if not report.label_errors:
         return None
     rows = [
-        (
-            _name(translated(report.place_of(one.row))),
-            *(_name(report.answer(label)) for label in (one.given, one.suggested)),
-            f"{one.score:.2f}",
-            cleaned(report.text_of(one.row), _TEXT),
-        )
+        _row_cells(report, one.row, (one.given, one.suggested), f"{one.score:.2f}")
         for one in report.label_errors[:_MOST_ROWS]
     ]
     lead = (
@@ -252,18 +234,12 @@ def _rated_section(
 ) -> Section | None:
     if not rated:
         return None
-    regress = report.task == "regress"
+    kind = "g" if report.task == "regress" else "f"
     rows = tuple(
-        (
-            _name(translated(report.place_of(one.row))),
-            _name(report.answer(one.true)),
-            _name(report.answer(one.predicted)),
-            f"{one.score:.3g}" if regress else f"{one.score:.3f}",
-            cleaned(report.text_of(one.row), _TEXT),
-        )
+        _row_cells(report, one.row, (one.true, one.predicted), f"{one.score:.3{kind}}")
         for one in rated[: 4 * _MOST_ROWS]
     )
-    if regress:
+    if report.task == "regress":
         columns, lead = ("row", "true", "predicted", "error", TEXT), "By absolute error."
     else:
         columns = ("row", "true label", "predicted", "probability", TEXT)
@@ -271,6 +247,13 @@ def _rated_section(
         if key == "typical":
             lead = "One per label: the highest probability of the true label."
     return Section(key, title, lead, columns, rows, 3)
+
+
+def _row_cells(
+    report: Report, row: int, answers: tuple[float, float], figure: str
+) -> tuple[str, ...]:
+    place, text = _name(translated(report.place_of(row))), cleaned(report.text_of(row), _TEXT)
+    return (place, *(_name(report.answer(answer)) for answer in answers), figure, text)
 
 
 def _drift(report: Report) -> Section | None:
