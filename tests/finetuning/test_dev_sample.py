@@ -60,17 +60,16 @@ def test_the_sample_is_proportional_to_the_rows_of_an_evaluation(
         model=FinetuneModel(folder=str(pretrained)), data=data, run=FinetuneRun(epochs=12)
     )
     run = FinetuningRun(recipe)
-    assert run.splits.sample_rows is not None
-    assert run.splits.sample_data is not None
-    assert len(run.splits.sample_rows) == len(run.splits.sample_data) == 100
+    assert run.splits.sample is not None
+    assert len(run.splits.sample) == 100
     assert "evaluates 100 of the dev documents during training, all of them at the end" in (
         run.summary()
     )
     # 60 rows an epoch, as long as the dev rows: three quarters of 240 in four epochs.
     run.splits.draw_sample(4 * run._trained_per_evaluation)
-    assert len(run.splits.sample_rows) == 180
+    assert len(run.splits.sample) == 180
     few = FinetuningRun(FinetuneRecipe(model=recipe.model, data=FinetuneData(train=str(many))))
-    assert few.splits.sample_rows is None
+    assert few.splits.sample is None
 
 
 def test_a_search_compares_its_runs_on_all_dev_rows(

@@ -338,7 +338,7 @@ class FinetuningRun(TrainingRun):
         if best is not None:
             name = shown_name(self.monitor.metric)
             line = f"best dev {name} {best['value']:.3f} at step {best['step']:,}"
-            if self.splits.sample_rows is not None:
+            if self.splits.sample is not None:
                 line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
             job.display.say(line)
         if line := self._still_rising(job, output):
@@ -428,11 +428,8 @@ class FinetuningRun(TrainingRun):
         """The score of a linear model on the same rows, or the reason why there is none; None if it
         is disabled."""
         train, dev = self.splits.train_rows, self.splits.dev_rows
-        if (
-            not self.recipe.run.baseline
-            or dev is None
-            or not can_be_compared(self.task, train, dev)
-        ):
+        wanted = self.recipe.run.baseline and can_be_compared(self.task, train, dev)
+        if dev is None or not wanted:
             return None
         metric = self.task.metrics[0] if self.monitor.metric == "loss" else self.monitor.metric
         if metric not in self.baselines:
@@ -443,11 +440,9 @@ class FinetuningRun(TrainingRun):
     def closing_lines(self) -> list[str]:
         if not self.with_card or (baseline := self.baseline()) is None:
             return []
-        return (
-            [baseline]
-            if isinstance(baseline, str)
-            else baseline.lines(self.metrics[baseline.metric])
-        )
+        if isinstance(baseline, str):
+            return [baseline]
+        return baseline.lines(self.metrics[baseline.metric])
 
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
@@ -473,9 +468,9 @@ class FinetuningRun(TrainingRun):
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
-        if splits.sample_rows is not None:
+        if splits.sample is not None:
             lines.append(
-                f"evaluates {len(splits.sample_rows):,} of the dev {task.unit} during training, "
+                f"evaluates {len(splits.sample):,} of the dev {task.unit} during training, "
                 "all of them at the end"
             )
         if splits.dev_rows is None:

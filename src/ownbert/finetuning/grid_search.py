@@ -88,24 +88,17 @@ def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
 
     Settings that are not searched have their usual values.
     """
-    grid: Search = run.given.search
-    chosen: dict[str, tuple[Any, ...]] = {
-        "learning_rate": grid.learning_rate,
-        "epochs": grid.epochs,
-        "batch_size": grid.batch_size,
+    recipe, grid = run.recipe, run.given.search
+    rate = recipe.optim.learning_rate or run.defaults.learning_rate
+    default: dict[str, tuple[Any, ...]] = {
+        "learning_rate": (rate,),
+        "epochs": (recipe.run.epochs,),
+        "batch_size": (recipe.data.batch_size,),
     }
-    rate = run.recipe.optim.learning_rate or run.defaults.learning_rate
     if grid.usual:
-        default_grid = {"learning_rate": tuple(rate * factor for factor in USUAL_FACTORS), **USUAL}
-        chosen = {name: values or default_grid[name] for name, values in chosen.items()}
-    default = {
-        "learning_rate": rate,
-        "epochs": run.recipe.run.epochs,
-        "batch_size": run.recipe.data.batch_size,
-    }
-    filled = [values or (default[name],) for name, values in chosen.items()]
-    for values in itertools.product(*filled):
-        yield dict(zip(chosen, values, strict=True))
+        default = {"learning_rate": tuple(rate * factor for factor in USUAL_FACTORS), **USUAL}
+    for values in itertools.product(*(getattr(grid, name) or default[name] for name in default)):
+        yield dict(zip(default, values, strict=True))
 
 
 def _recipe(run: FinetuningRun, tried: Mapping[str, Any]) -> FinetuneRecipe:
@@ -130,7 +123,7 @@ def _train(
         one = FinetuningRun(_recipe(run, tried), rows, like=run)
         one.name = name
         one.train(folder, quiet=quiet)
-        sampled, best = one.splits.sample_rows is not None, one.metrics
+        sampled, best = one.splits.sample is not None, one.metrics
     evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
     # The log only has a sample of many dev rows, which is too small for comparing runs.
     if not sampled:

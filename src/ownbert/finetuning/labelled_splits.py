@@ -110,8 +110,6 @@ class LabelledSplits:
     dev_data: EncodedRows | None = None
     # Indices of the dev rows that are evaluated during training; None: all.
     sample: Sequence[int] | None = None
-    sample_rows: Sequence[Row] | None = None
-    sample_data: EncodedRows | None = None
     # Outputs of the dev rows in the last evaluation.
     raws: Sequence[np.ndarray] = ()
 
@@ -167,10 +165,7 @@ class LabelledSplits:
         tokens = affordable_tokens(trained * self.train_data.sizes.mean())
         count = max(_LEAST_SAMPLE, int(tokens / self.dev_data.sizes.mean()))
         if count < len(self.dev_rows):
-            chosen = stratified_sample(self.dev_rows, count, self.recipe.seed)
-            self.sample = chosen
-            self.sample_rows = [self.dev_rows[i] for i in chosen]
-            self.sample_data = self.dev_data.subset(chosen)
+            self.sample = stratified_sample(self.dev_rows, count, self.recipe.seed)
 
     def _read(self, sources: Sources) -> Rows:
         files = (self.recipe.data.train, self.recipe.data.dev)
@@ -246,8 +241,8 @@ class LabelledSplits:
         if self.dev_rows is None or self.dev_data is None:
             return None
         task, data, rows = self.task, self.dev_data, self.dev_rows
-        if sampled and self.sample_rows is not None and self.sample_data is not None:
-            data, rows = self.sample_data, self.sample_rows
+        if sampled and self.sample is not None:
+            data, rows = data.subset(self.sample), [rows[i] for i in self.sample]
         network = PackedNetwork(model, precision, objective)
         raws = self.raws = forward_rows(network, task, data.examples)
         task.tune(raws, data, rows)
