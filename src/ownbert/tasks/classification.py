@@ -116,9 +116,6 @@ class SingleLabelTask(Task):
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits)
 
-    def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
-        return raw
-
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:

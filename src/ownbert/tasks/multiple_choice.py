@@ -107,7 +107,7 @@ class MultipleChoiceTask(Task):
             label = {} if row.target is None else {"label": row.target}
             examples.append(join([pair for pair, _ in pairs], **label))
             truncated += any(was_truncated for _, was_truncated in pairs)
-        return EncodedRows(examples, truncated, [None] * len(examples))
+        return EncodedRows(examples, truncated)
 
     def objective(self, model: "Model") -> "MultipleChoiceObjective":
         from ownbert.tasks.row_objectives import MultipleChoiceObjective
@@ -119,9 +119,6 @@ class MultipleChoiceTask(Task):
     ) -> list[np.ndarray]:
         ends = np.cumsum(sequence_counts(examples))[:-1]
         return [softmax(scores) for scores in np.split(logits[:, 0], ends)]
-
-    def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
-        return raw
 
     def output_row(
         self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT

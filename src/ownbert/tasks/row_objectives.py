@@ -199,15 +199,10 @@ class RDrop(Objective):
 def _first_half(batch: Batch) -> Batch:
     """The first half of a batch: layout and targets."""
     lengths = batch.layout.lengths[: batch.sequences // 2]
-    labels, tags, groups, weights = batch.labels, batch.tags, batch.groups, batch.weights
-    return replace(
-        batch,
-        layout=make_layout(lengths, batch.token_ids.device),
-        labels=None if labels is None else labels[: len(labels) // 2],
-        weights=None if weights is None else weights[: len(weights) // 2],
-        tags=None if tags is None else tags[: len(tags) // 2],
-        groups=None if groups is None else groups[: len(groups) // 2],
-    )
+    names = ("labels", "weights", "tags", "groups")
+    whole = {name: value for name in names if (value := getattr(batch, name)) is not None}
+    halves: Any = {name: value[: len(value) // 2] for name, value in whole.items()}
+    return replace(batch, layout=make_layout(lengths, batch.token_ids.device), **halves)
 
 
 def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:

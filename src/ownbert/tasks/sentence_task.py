@@ -247,8 +247,7 @@ class SentenceTask(Task):
             examples.append(example)
             truncated += was_truncated
         windows = settings.train_windows if training else None
-        notes = [None] * len(examples)
-        return EncodedRows(examples, truncated, notes, windows, seed=self.seed)
+        return EncodedRows(examples, truncated, windows=windows, seed=self.seed)
 
     def _most_ids(self, builder: Any) -> int | None:
         """Maximum number of ids needed per text, plus one to detect longer texts; None: all."""

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -38,7 +38,7 @@ class EncodedRows:
     Args:
         truncated: number of truncated rows.
         notes: for each row, data that the task needs to turn outputs into a prediction (positions
-            of words, ...).
+            of words, ...); by default None.
         windows: maximum windows per document in ``example``, sampled in each epoch; None: all.
         masking: random masking in ``example``, different in each epoch; None: none.
         seed: seed of both.
@@ -46,10 +46,13 @@ class EncodedRows:
 
     examples: Sequence[Example]
     truncated: int = 0
-    notes: Sequence[Any] = field(default=())
+    notes: Sequence[Any] = ()
     windows: int | None = None
     masking: Masking | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", self.notes or [None] * len(self.examples))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -57,10 +60,7 @@ class EncodedRows:
     @cached_property
     def sizes(self) -> np.ndarray:
         """Lengths (examples) in tokens; for sampled windows, those of the longest ones."""
-        sizes = [
-            len(e.token_ids) if e.parts is None else sum(e.parts[: self.windows])
-            for e in self.examples
-        ]
+        sizes = [sum(e.lengths[: self.windows]) for e in self.examples]
         return np.asarray(sizes, dtype=np.int64)
 
     def example(self, epoch: int, index: int) -> Example:
@@ -72,9 +72,8 @@ class EncodedRows:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
         if sampled:
-            example = _subset(
-                example, np.sort(rng.choice(count, self.windows, replace=False)).tolist()
-            )
+            chosen = np.sort(rng.choice(count, self.windows, replace=False)).tolist()
+            example = _subset(example, chosen)
         # Texts with less than one expected masked token are not masked.
         if masking is not None and masking.rate * len(example.token_ids) >= 1:
             example = replace(example, token_ids=masking(example.token_ids, rng)[0])
@@ -137,9 +136,8 @@ class TextInputBuilder:
 
     def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """Yield lines on lengths after truncation and on unknown tokens."""
-        together = max(len(e.parts or (0,)) for e in data.examples)
-        parts = (e.lengths for e in data.examples)
-        sizes = np.asarray([size for of_example in parts for size in of_example])
+        together = max(len(e.lengths) for e in data.examples)
+        sizes = np.asarray([size for e in data.examples for size in e.lengths])
         median, p90, p99 = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
         several = f" (up to {together} of them together)" if together > 1 else ""
         cut = f"{data.truncated:,} {unit} are" if data.truncated else "none is"

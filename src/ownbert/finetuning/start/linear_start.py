@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.finetuning.linear_baseline import targets_of
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead
+from ownbert.tasks.forward.batched_forward import in_batches
 from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.scores import mean_per_row
@@ -86,19 +86,16 @@ def inputs_of_head(
     module, training = cast(Any, model.heads[head]), model.training
     last, module.dense = module.dense, nn.Identity()
     network = PackedNetwork(model, precision)
-    sizes = [len(example.token_ids) for example in examples]
-    inputs: list[np.ndarray] = [np.zeros(0)] * len(examples)
+
+    def vectors(batch: Sequence[Example]) -> np.ndarray:
+        check_time()
+        return mean_per_row(network.logits(batch, head), batch)
+
     try:
-        for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes):
-            check_time()
-            batch = [examples[i] for i in chosen]
-            vectors = mean_per_row(network.logits(batch, head), batch)
-            for index, vector in zip(chosen, vectors, strict=True):
-                inputs[index] = vector
+        return np.stack(in_batches(examples, vectors)).astype(np.float32)
     finally:
         module.dense = last
         model.train(training)
-    return np.stack(inputs).astype(np.float32)
 
 
 def _targets(task: Any, rows: Sequence[Row]) -> Targets:

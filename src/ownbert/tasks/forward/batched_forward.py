@@ -1,6 +1,6 @@
 """Forward passes over many rows in batches of similar length."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,25 +24,35 @@ def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -
 
     In float32 the outputs of a row do not depend on its batch, up to rounding.
     """
+
+    def raws(batch: Sequence[Example]) -> Sequence[np.ndarray]:
+        return task.raw(_logits(network, batch, task.head), batch, network)
+
+    return in_batches(examples, raws)
+
+
+def in_batches(
+    examples: Sequence[Example], compute: Callable[[Sequence[Example]], Iterable[np.ndarray]]
+) -> list[np.ndarray]:
+    """The results of a function of batches, one per example, in the order of the examples."""
     sizes = getattr(examples, "sizes", None)  # avoids building lazy examples
     if sizes is None:
         sizes = np.asarray([len(e.token_ids) for e in examples], dtype=np.int64)
-    raws: list[Any] = [None] * len(examples)
+    results: list[Any] = [None] * len(examples)
     for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes.tolist()):
-        batch = [examples[i] for i in chosen]
-        logits = _logits(network, batch, task.head)
-        for index, raw in zip(chosen, task.raw(logits, batch, network), strict=True):
-            raws[index] = raw
-    return raws
+        computed = compute([examples[i] for i in chosen])
+        for index, result in zip(chosen, computed, strict=True):
+            results[index] = result
+    return results
 
 
 def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndarray:
     """The logits of a batch; the windows of a long text are computed in batches of their own."""
     (first, *others) = batch
-    several = len(first.parts or ()) > 1 and first.words is None
+    several = len(first.lengths) > 1 and first.words is None
     if others or head not in _PER_TOKEN or not several:
         return network.logits(batch, head)
-    lengths = np.asarray(first.parts)
+    lengths = np.asarray(first.lengths)
     stops = np.cumsum(lengths)
     results = np.zeros(0)
     for chosen in batches_by_tokens(np.arange(len(lengths)), lengths.tolist()):

@@ -193,7 +193,6 @@ class ImageTask(SingleLabelTask):
         augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
         return EncodedImages(
             ImageExamples(list(map(_image, rows)), targets, builder),
-            notes=[None] * len(rows),
             augmentation=augmentation if training else None,
             seed=self.seed,
         )

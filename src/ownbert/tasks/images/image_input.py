@@ -104,6 +104,7 @@ class ImageInputBuilder:
         return ["".join(_SHADES[i] for i in row).rstrip() for row in shades]
 
 
+@dataclass(frozen=True, eq=False)
 class ImageExamples(Sequence[Example]):
     """Lazily created examples of images.
 
@@ -113,13 +114,9 @@ class ImageExamples(Sequence[Example]):
         builder: input builder of the model.
     """
 
-    def __init__(
-        self,
-        images: Sequence[ImageSource],
-        targets: Sequence[int | None],
-        builder: ImageInputBuilder,
-    ) -> None:
-        self.images, self.targets, self.builder = images, targets, builder
+    images: Sequence[ImageSource]
+    targets: Sequence[int | None]
+    builder: ImageInputBuilder
 
     def __len__(self) -> int:
         return len(self.images)

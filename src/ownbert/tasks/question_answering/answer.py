@@ -171,7 +171,7 @@ class QuestionAnsweringTask(Task):
             notes.append(EncodedQuestion(windows, context.offsets))
         if not examples:
             raise InputError(f"{self.left_out[0]}: no row has an answer that occurs in its context")
-        return EncodedRows(examples, truncated, notes or [None] * len(examples))
+        return EncodedRows(examples, truncated, notes)
 
     def objective(self, model: "Model") -> "SpanObjective":
         from ownbert.tasks.question_answering.span_objective import SpanObjective

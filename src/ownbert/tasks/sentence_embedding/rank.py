@@ -252,15 +252,13 @@ class EmbeddingTask(Task):
             texts = [builder.example([text_ids]) for text_ids in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
             truncated += any(was_truncated for _, was_truncated in texts)
-        notes = [None] * len(examples)
         if not training or self.made is None or LINES in self.made.texts:
-            return EncodedRows(examples, truncated, notes)
+            return EncodedRows(examples, truncated)
         framed = builder.format.one([-1])
         before = framed.index(-1)
         after, room = len(framed) - before - 1, builder.room
-        return RecutPieces(
-            examples, truncated, notes, seed=self.seed, before=before, after=after, room=room
-        )
+        place: dict[str, Any] = {"before": before, "after": after, "room": room}
+        return RecutPieces(examples, truncated, seed=self.seed, **place)
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
         """The label for the objective: the score in [0, 1], or text ids; empty unless training."""
@@ -279,11 +277,9 @@ class EmbeddingTask(Task):
             CosineObjective,
         )
 
-        return (
-            ContrastiveObjective(temperature=self.settings.temperature)
-            if self.scale is None
-            else CosineObjective()
-        )
+        if self.scale is not None:
+            return CosineObjective()
+        return ContrastiveObjective(temperature=self.settings.temperature)
 
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork

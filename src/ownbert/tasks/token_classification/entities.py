@@ -83,12 +83,8 @@ def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[
         np.asarray([counts[kind] for kind in kinds], dtype=int)
         for counts in (hits, gold, predicted_counts)
     )
-    micro = label_scores(
-        ["all"],
-        right.sum(keepdims=True),
-        support.sum(keepdims=True),
-        predictions.sum(keepdims=True),
-    )[0]
+    sums = (each.sum(keepdims=True) for each in (right, support, predictions))
+    (micro,) = label_scores(["all"], *sums)
     values = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall}
     values["token_accuracy"] = _accuracy(truth, predicted)
     return Scores(values, label_scores(kinds, right, support, predictions))
@@ -107,11 +103,9 @@ def score_tags(
         "the tags are not entity tags (such as O, B-x, I-x): f1, precision and recall are the "
         "share of correctly tagged words; scores per label are those of single tags"
     )
-    accuracy = by_tag.accuracy
-    values = {"f1": accuracy, "precision": accuracy, "recall": accuracy}
-    return Scores(
-        {**values, "token_accuracy": accuracy}, by_tag.labels, by_tag.confusion, (warning,)
-    )
+    names = ("f1", "precision", "recall", "token_accuracy")
+    values: dict[str, float] = dict.fromkeys(names, by_tag.accuracy)
+    return Scores(values, by_tag.labels, by_tag.confusion, (warning,))
 
 
 def _accuracy(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:

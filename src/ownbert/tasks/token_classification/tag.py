@@ -161,7 +161,7 @@ class TaggingTask(Task):
                 examples += [join_windows([one]) for one in made]
             else:
                 examples.append(join_windows(made, marks=tags is None))
-        return EncodedRows(examples, 0, [None] * len(examples))
+        return EncodedRows(examples)
 
     def _word_table(
         self, row: Row, window: WordWindow, sizes: Sequence[int], special: tuple[int, int]
