@@ -18,7 +18,6 @@ from ownbert.views.linear_models import (
     HINGE_STRENGTHS,
     STRENGTHS,
     LinearModel,
-    Targets,
     centre_and_scale,
     fit_linear,
 )
@@ -215,7 +214,9 @@ def fit_on_folds(
             for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
         ]
         scores, unknown = _held_out_scores(models, parts)
-        loss_value, calibration = _best_loss(scores, targets)
+        weights, offsets = fit_blend([scores], targets)
+        loss_value = loss(targets, scores * weights[0] + offsets)
+        calibration = float(weights[0]), offsets
         if best is None or loss_value < best[0]:
             if chosen.get("hinge"):  # margins are uncalibrated
                 models = [model.scaled(*calibration) for model in models]
@@ -259,9 +260,3 @@ def _held_out_scores(
     scores = [model.scores(held_out) for model, (_, held_out) in zip(models, parts, strict=True)]
     unknown = [model.knows_nothing(each) for model, each in zip(models, scores, strict=True)]
     return np.concatenate(scores), np.concatenate(unknown)
-
-
-def _best_loss(scores: np.ndarray, targets: Targets) -> tuple[float, _Calibration]:
-    """The minimum loss over a factor and offsets for the logits, and this calibration."""
-    weights, offsets = fit_blend([scores], targets)
-    return loss(targets, scores * weights[0] + offsets), (float(weights[0]), offsets)

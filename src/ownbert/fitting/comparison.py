@@ -282,10 +282,8 @@ class Comparison:
         if id(scores) not in self._thresholds:
             known = np.flatnonzero(~self._unknown_in(scores))
             if len(known):
-                held_out_rows = [self.rows.rows[i] for i in self.rows.held_out[known]]
-                task.tune(
-                    list(from_scores(task.name, scores[known])), EncodedRows([]), held_out_rows
-                )
+                rows = [self.rows.rows[i] for i in self.rows.held_out[known]]
+                task.tune(list(from_scores(task.name, scores[known])), EncodedRows([]), rows)
             self._thresholds[id(scores)] = scores, task.threshold
         task.threshold = self._thresholds[id(scores)][1]
 

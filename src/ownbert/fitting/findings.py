@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from ownbert.checkpoint import describe
 from ownbert.exceptions import InputError
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
+from ownbert.fitting.minutes_curve import Points
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
 from ownbert.fitting.report.contents import LeaderboardRow, Report, bootstrap_margin
 from ownbert.fitting.report.drift import compare_texts
 from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_curve
 from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical_rows
+from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
@@ -61,53 +63,26 @@ _TestOutputs = tuple[np.ndarray, np.ndarray]  # see ``_answers``
 
 
 def make_report(
-    compared: Comparison,
-    labelled: Texts,
-    unlabelled: Texts,
-    test: Sequence[Row],
-    *,
-    folder: Path,
-    device: str,
-    points: Sequence[tuple[float, float]],
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    learnt_from_test: int,
-    attempt: Attempts,
+    compared: Comparison, given: FitInput, folder: Path, points: Points, attempt: Attempts
 ) -> Report:
     """Build the report on all compared models; parts that fail or run out of time are left out.
 
     Args:
         compared: the candidates with their logits.
-        labelled: texts of the labelled rows.
-        unlabelled: texts without labels.
-        test: rows not used for selection; may be empty.
+        given: the input of the run.
         folder: folder of the candidates.
-        device: device that networks are timed on.
         points: (minutes of pretraining, score of a linear probe at that time).
-        settings: settings to show, by name.
-        data: facts on the data to show, by name.
-        learnt_from_test: number of test rows whose texts are also in the training data.
         attempt: runs each part.
     """
-    rows, task = compared.rows, compared.rows.task
+    rows, task, test = compared.rows, compared.rows.task, given.test
     held_out, targets = rows.held_out, rows.targets[rows.held_out]
     members, _, scores = compared.used
-    board: list[LeaderboardRow] = []
+    weights = {member.name: weight for member, weight in members}
     tested: dict[str, _TestOutputs] = {}  # by candidate
-    for model in compared.candidates:
-        alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
-        opening = partial(Members, folder, alone, Compute(device))
-        scorer = attempt(f"opening {model.title}", opening)
-        speed = None
-        if scorer is not None:
-            speed = attempt(f"the speed of {model.title}", partial(_speed, scorer, rows))
-        if test and scorer is not None:
-            result = attempt(f"test score of {model.title}", partial(_answers, scorer, test))
-            if result is not None:
-                tested[model.name] = result
-        spread = attempt(f"± of {model.title}", partial(_spread, compared, model))
-        test_score = tested.get(model.name)
-        board.append(_row(compared, model, folder, members, spread, speed, test, test_score))
+    board = [
+        _row(compared, model, weights, given, folder, tested, attempt)
+        for model in compared.candidates
+    ]
     best = BLEND_TITLE if compared.alone is None else compared.alone.title
     if len(compared.candidates) > 1:
         board.append(_blend_row(compared, board, test, tested, attempt))
@@ -127,18 +102,23 @@ def make_report(
         texts=[" / ".join(rows.rows[i].texts) for i in held_out],
         places=[place_within(rows.file, rows.rows[i].line) for i in held_out],
         test_rows=len(test),
-        learnt_from_test=learnt_from_test,
-        data=data,
-        settings=settings,
+        learnt_from_test=given.learnt_from_test,
+        data={
+            "labelled texts": len(rows.learnt),
+            "texts without labels": len(given.read),
+            "kind of text": given.kind,
+            "compared on": rows.source,
+        },
+        settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},
     )
     parts: dict[str, Callable[[], Any]] = {
         "margin": lambda: _margin(compared),
-        "learning_curve": lambda: _curve(compared, labelled),
+        "learning_curve": lambda: _curve(compared, given.labelled),
     }
     if points:
         parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
-    if len(unlabelled):
-        parts["drift"] = lambda: compare_texts(labelled.tokens, unlabelled.tokens)
+    if len(given.unlabelled):
+        parts["drift"] = lambda: compare_texts(given.labelled.tokens, given.unlabelled.tokens)
     for name, make in {**parts, **_of_rows(compared, scores, targets.values)}.items():
         result = attempt(_TITLES[name], make)
         if result is not None:
@@ -202,22 +182,29 @@ def _blend_row(
 def _row(
     compared: Comparison,
     model: ComparedModel,
+    weights: Mapping[str, float],
+    given: FitInput,
     folder: Path,
-    members: Sequence[tuple[ComparedModel, float]],
-    spread: float | None,
-    speed: float | None,
-    test: Sequence[Row],
-    tested: _TestOutputs | None,
+    tested: dict[str, _TestOutputs],
+    attempt: Attempts,
 ) -> LeaderboardRow:
-    scores = compared.adjusted(model)
+    """The leaderboard row of a candidate, whose outputs for the test rows are added to
+    ``tested``."""
+    title, scores, speed, test_score = model.title, compared.adjusted(model), None, None
+    alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
+    opening = partial(Members, folder, alone, Compute(given.recipe.device))
+    if (scorer := attempt(f"opening {title}", opening)) is not None:
+        speed = attempt(f"the speed of {title}", partial(_speed, scorer, compared.rows))
+        answers = partial(_answers, scorer, given.test)
+        if given.test and (outputs := attempt(f"test score of {title}", answers)) is not None:
+            tested[model.name] = outputs
+            weight, offsets = compared.by_itself(model)
+            together = _together([outputs], [weight], offsets)
+            test_score = compared.value_of(given.test, *together, scores)
+    spread = attempt(f"± of {title}", partial(_spread, compared, model))
     kind = _KINDS.get(model.name, model.kind)
-    weights = {member.name: weight for member, weight in members}
-    test_score = None
-    if tested is not None:
-        weight, offsets = compared.by_itself(model)
-        test_score = compared.value_of(test, *_together([tested], [weight], offsets), scores)
     return LeaderboardRow(
-        model.title,
+        title,
         "network" if kind == "frozen" else kind,
         compared.value(scores),
         spread,

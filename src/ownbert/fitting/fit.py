@@ -4,7 +4,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,24 +116,11 @@ def fit(
     """
     options["dev"] = dev
     train, labels = rows_by_other_names(train, labels, options)
-    dev = options.pop("dev")
     if train is None:
         raise InputError("labelled rows are needed: fit(texts, labels), or fit(file or table)")
-    return Predictor(
-        fit_folder(
-            train if labels is None else (train, labels),
-            output=output,
-            dev=dev,
-            test=test,
-            unlabelled=unlabelled,
-            add=add,
-            resume=resume,
-            overwrite=overwrite,
-            quiet=quiet,
-            debug=debug,
-            **options,
-        )
-    )
+    options |= {"output": output, "test": test, "unlabelled": unlabelled, "add": add}
+    options |= {"resume": resume, "overwrite": overwrite, "quiet": quiet, "debug": debug}
+    return Predictor(fit_folder(train if labels is None else (train, labels), **options))
 
 
 @reads_encoding
@@ -245,7 +231,7 @@ class Fit:
         self.budget = Budget(self.recipe.minutes, time.monotonic() if started is None else started)
         self.candidates: list[ComparedModel] = []
         self.points: Points = ()  # (minutes of pretraining, score)
-        self.progress = Progress(self.rows, self.recipe, quiet=quiet)
+        self.progress = Progress(quiet=quiet)
         self.attempt = Attempts(self.progress.say, debug=debug)
         self.steps = Steps(given, folder, self.candidates, self.budget)
 
@@ -353,11 +339,7 @@ class Fit:
             self._add("joined-student", "network", partial(steps.join_to, "student"))
 
     def _add(
-        self,
-        name: str,
-        kind: str,
-        make: Callable[[Path], Made],
-        seconds: float | None = None,
+        self, name: str, kind: str, make: Callable[[Path], Made], seconds: float | None = None
     ) -> None:
         """Fit a candidate, or load it from an earlier run, and add it to the comparison.
 
@@ -396,20 +378,17 @@ class Fit:
         task = self.rows.task
         compared.tune(scores)
         members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
-        blend_fields = (tuple(task.labels), task.values(), tuple(map(float, offsets)))
+        blend = Blend(members, tuple(task.labels), task.values(), tuple(map(float, offsets)))
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
                 np.save(file, known_logits(candidate))
         with uninterrupted():  # keeps the folder consistent
             self.attempt(_OWN_NETWORK, partial(self._save_network, compared))
-            Blend(members, *blend_fields).write(self.folder)
-            FitState(
-                self.given.identity,
-                self.budget.spent,
-                self.points,
-                [c.about() for c in self.candidates],
-            ).write(self.folder)
+            blend.write(self.folder)
+            about = [c.about() for c in self.candidates]
+            state = FitState(self.given.identity, self.budget.spent, self.points, about)
+            state.write(self.folder)
         self.progress.show(compared)
 
     def _save_network(self, compared: Comparison) -> None:
@@ -430,24 +409,7 @@ class Fit:
         self.attempt(HELD_OUT, keep)
         report = self.attempt(
             "the report",
-            lambda: make_report(
-                compared,
-                self.given.labelled,
-                self.given.unlabelled,
-                self.given.test,
-                folder=self.folder,
-                device=recipe.device,
-                points=self.points,
-                settings={k: v for k, v in asdict(recipe).items() if v not in (None, ())},
-                data={
-                    "labelled texts": len(rows.learnt),
-                    "texts without labels": len(self.given.read),
-                    "kind of text": self.given.kind,
-                    "compared on": rows.source,
-                },
-                learnt_from_test=self.given.learnt_from_test,
-                attempt=self.attempt,
-            ),
+            lambda: make_report(compared, self.given, self.folder, self.points, self.attempt),
             seconds=self.budget.left_for_report,
         )
         if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.fitting.comparison import Comparison
-from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.rows.labelled_rows import LabelledRows
@@ -22,8 +21,8 @@ from ownbert.train.watch.metric_names import shown_name
 class Progress:
     """A live table on a terminal, one line per step otherwise, nothing if ``quiet``."""
 
-    def __init__(self, rows: LabelledRows, recipe: FitRecipe, *, quiet: bool) -> None:
-        self.rows, self.recipe, self.quiet = rows, recipe, quiet
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
         self.console = console(soft_wrap=True)
         self.live: Live | None = None
         self.lines = 0  # number of printed lines

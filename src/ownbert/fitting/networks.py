@@ -170,10 +170,8 @@ def _prepare(
         with open(text_file, "w", encoding="utf-8") as file:
             for row in rows.texts(rows.learnt):
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
-        paths = [
-            *corpus.files_up_to(most, own_text(Path(scratch, "unlabelled.txt")), seed),
-            text_file,
-        ]
+        unlabelled = own_text(Path(scratch, "unlabelled.txt"))
+        paths = [*corpus.files_up_to(most, unlabelled, seed), text_file]
         given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
         if not (network / "vocab.txt").exists():
             form = "blank" if kind == "ids" else "wordpiece"
@@ -217,18 +215,17 @@ def finetune_on(
     folder: Path,
     *,
     seconds: float,
-    device: str,
-    seed: int,
-    settings: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Path:
-    """Fine-tune ``base`` on rows, which may have soft targets, and save it in ``folder``.
+    """Fine-tune ``base`` on rows, which may have soft targets, and save it in ``folder``; for the
+    options see ``finetuning_run``.
 
     All epochs are run, or fewer if the time does not suffice; held-out rows are not used.
     """
     start, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
-    run = finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
+    run = finetuning_run(rows, learnt, base, **options)
     # Encoding the rows has taken time too.
     left = max(_SHORTEST, seconds - (time.monotonic() - start))
     run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
@@ -237,18 +234,11 @@ def finetune_on(
 
 
 def start_on(
-    rows: LabelledRows,
-    learnt: Sequence[Row],
-    base: Path,
-    folder: Path,
-    *,
-    device: str,
-    seed: int,
-    settings: dict[str, Any],
+    rows: LabelledRows, learnt: Sequence[Row], base: Path, folder: Path, **options: Any
 ) -> bool:
     """Save ``base`` in ``folder`` with a head fitted to the rows and an otherwise frozen network;
     return False if ``finetune_on`` would not start from such a head."""
-    run = finetuning_run(rows, learnt, base, device=device, seed=seed, settings=settings)
+    run = finetuning_run(rows, learnt, base, **options)
     if run.starts_linear:
         run.save_start(folder)
     return run.starts_linear

@@ -4,7 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,16 +63,13 @@ class Steps:
     """The steps of a run, one for each candidate."""
 
     def __init__(
-        self,
-        given: FitInput,
-        folder: Path,
-        candidates: list[ComparedModel],
-        budget: Budget,
+        self, given: FitInput, folder: Path, candidates: list[ComparedModel], budget: Budget
     ) -> None:
         self.given, self.rows, self.recipe = given, given.rows, given.recipe
         self.folder, self.candidates, self.budget = folder, candidates, budget
         self._scores_file = folder / WORK / "token-scores.npz"
         self._final_scores_file = folder / WORK / "token-scores-of-all-rows.npz"
+        self._training: Any = {"device": self.recipe.device, "seed": self.recipe.seed}
         self.per_character = 0.0  # seconds per character of the last network
 
     def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
@@ -102,10 +99,8 @@ class Steps:
     def view(self, name: str, path: Path) -> Made:
         texts = (self.given.labelled, self.given.learnt, self.given.unlabelled)
         seconds = self.budget.linear
-        return self._linear(
-            name,
-            lambda first: fit_view(name, self.rows, *texts, path, first=first, seconds=seconds),
-        )
+        fit = partial(fit_view, name, self.rows, *texts, path, seconds=seconds)
+        return self._linear(name, lambda first: fit(first=first))
 
     def self_trained(self, path: Path) -> Made:
         # A resumed run may already have networks.
@@ -113,16 +108,9 @@ class Steps:
         compared = self.compared(linear)
         first = self.first_fold_folder("self-trained") if self.rows.refit else None
         names = [c.name for c in compared.measured]
-        folders, scores, unknown = self_train(
-            names,
-            compared.weights,
-            self.rows,
-            self.given.labelled,
-            self.given.unlabelled,
-            path.parent,
-            path,
-            first=first,
-        )
+        texts = (self.given.labelled, self.given.unlabelled)
+        given = (names, compared.weights, self.rows, *texts, path.parent, path)
+        folders, scores, unknown = self_train(*given, first=first)
         of_first = () if first is None else [first / name for name in names]
         paths, of_all = self._relative(of_first), np.flatnonzero(unknown).tolist()
         return Made(self._relative(folders), scores, paths, unknown=of_all)
@@ -133,26 +121,18 @@ class Steps:
     def probe(self, base: Path, path: Path) -> Made:
         read_embedding_config(base)  # errors name the user's file, not the copy
         copy_network(base, path / ENCODER)
-        keep = make_folder(self.folder / WORK) / PROBE_VECTORS
-        options: dict[str, Any] = {"device": self.recipe.device, "keep": keep}
-        return self._linear(
-            path.name,
-            lambda first: (
-                fit_probe(path / ENCODER, self.rows, path, first=first, **options),
-                np.zeros(0),
-            ),
-        )
+        keep, device = make_folder(self.folder / WORK) / PROBE_VECTORS, self.recipe.device
+        fit = partial(fit_probe, path / ENCODER, self.rows, path, device=device, keep=keep)
+        return self._linear(path.name, lambda first: (fit(first=first), np.zeros(0)))
 
     def start(self, base: Path, path: Path) -> Made:
         """The network that fine-tuning starts from, for the first fold, with zero blend weight.
 
         It becomes the folder's network where fine-tuning on few rows loses pretrained features.
         """
-        rows, recipe = self.rows, self.recipe
-        learn, held_out = rows.first_fold
-        given: dict[str, Any] = {"device": recipe.device, "seed": recipe.seed}
-        given["settings"] = _LINEAR if self._public else {}
-        if not start_on(rows, learn, base, path, **given):
+        learn, held_out = self.rows.first_fold
+        settings = _LINEAR if self._public else {}
+        if not start_on(self.rows, learn, base, path, **self._training, settings=settings):
             raise InputError("fine-tuning would not start from it")
         return Made(self._relative([path]), partial=self._scores_of(path, held_out))
 
@@ -173,18 +153,16 @@ class Steps:
     def join_linear_models(self, base: Path, seconds: float, path: Path) -> Made:
         """The network before fine-tuning with the linear models built in, with zero blend weight:
         those of the first fold to be measured, and those of all rows."""
-        recipe, compared, refit = self.recipe, self.compared(), self.rows.refit
-        given: Any = {"device": recipe.device, "seed": recipe.seed}
-        start = start_of(compared, self._started(base), **given)
-        given["seconds"] = seconds / 2 if refit else seconds
-        texts = self.given.labelled, self.given.similar
-        scores = imitate(compared, self.folder, start, *texts, **given)
+        compared, refit = self.compared(), self.rows.refit
+        start = start_of(compared, self._started(base), **self._training)
+        given = (compared, self.given, self.folder, start, seconds / 2 if refit else seconds)
+        scores = imitate(*given)
         make_folder(self.folder / WORK)
         scores.write(self._scores_file)
         self.token_scores, self.final_scores = scores, None
         if refit:
             with suppress(OutOfTime), time_limit(seconds_left() / 2):
-                final = imitate(compared, self.folder, start, *texts, **given, like=scores)
+                final = imitate(*given, like=scores)
                 final.write(self._final_scores_file)
                 self.final_scores = final
         return self._joined(compared, scores, start, path)
@@ -209,10 +187,10 @@ class Steps:
     def join_to(self, name: str, path: Path) -> Made:
         """A trained network with the linear models built in, for the first fold, with zero blend
         weight."""
-        recipe, compared, scores = self.recipe, self.compared(), self.token_scores
+        compared, scores = self.compared(), self.token_scores
         assert scores is not None  # see ``can_join``
         network = self.folder / self._candidate(name).first[0]
-        start = start_of(compared, network, device=recipe.device, seed=recipe.seed)
+        start = start_of(compared, network, **self._training)
         return self._joined(compared, scores, start, path)
 
     def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
@@ -250,16 +228,9 @@ class Steps:
                 if done and taken / done > _SHORTENED * left:
                     break
                 folder = path / f"seed-{seed}" / f"fold-{number}"
-                finetune_on(
-                    rows,
-                    [rows.rows[i] for i in learn],
-                    base,
-                    folder,
-                    seconds=left,
-                    device=recipe.device,
-                    seed=recipe.seed + seed,
-                    settings=settings,
-                )
+                options = {**self._training, "seed": recipe.seed + seed, "settings": settings}
+                learnt = [rows.rows[i] for i in learn]
+                finetune_on(rows, learnt, base, folder, seconds=left, **options)
                 of_seed.append(folder)
                 fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held_out]))
             if len(fold_scores) < len(rows.folds):
@@ -290,8 +261,7 @@ class Steps:
 
     def student(self, path: Path) -> Made:
         """Distil the blend into a network, using its predictions for many texts."""
-        rows, recipe = self.rows, self.recipe
-        held_out, compared = rows.first_fold[1], self.compared()
+        held_out, compared = self.rows.first_fold[1], self.compared()
         base = self._start_of_student(compared)
         # Time for its own predictions and for the report.
         self.budget.reported += (
@@ -304,22 +274,10 @@ class Steps:
             raise OutOfTime
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
-        teach(
-            compared,
-            self.folder,
-            base,
-            path,
-            self.given.labelled,
-            self.given.similar,
-            given=recipe.model is not None,
-            public=self._public,
-            seconds=seconds,
-            device=recipe.device,
-            seed=recipe.seed,
-        )
+        teach(compared, self.given, self.folder, base, path, public=self._public, seconds=seconds)
         folders = self._relative([path])
         scores = self._scores_of(path, held_out)
-        if len(rows.folds) == 1:
+        if len(self.rows.folds) == 1:
             return Made(folders, scores)
         return Made(folders, partial=scores, share=compared.share_of(scores))
 

@@ -121,10 +121,8 @@ def _against_baseline(report: Report) -> str:
                 f"({score:.3f}), but the difference may be due to chance."
             )
         return "The best model is a linear model: no other model scored higher."
-    gain = (
-        f"{report.gain(best, baseline):+.3f} compared with the best linear model, {baseline.name}"
-    )
-    gain = f"{gain} ({baseline.score:.3f})"
+    gain = f"{report.gain(best, baseline):+.3f} compared with the best linear model"
+    gain += f", {baseline.name} ({baseline.score:.3f})"
     margin = report.margin
     if margin is None or shown_spread(margin.high - margin.low) is None:
         return f"{gain}."
@@ -272,14 +270,10 @@ def _label_errors(report: Report) -> list[Advice]:
 
 
 def _few_rows(report: Report) -> list[Advice]:
-    few = [
-        (n, label)
-        for label, n in zip(report.labels, report.train_counts, strict=False)
-        if n < FEW_ROWS
-    ]
+    counts = zip(report.train_counts, report.labels, strict=False)
+    few = sorted((n, label) for n, label in counts if n < FEW_ROWS)
     if not few or report.task == "regress":
         return []
-    few.sort()
     names = _listed([label for _, label in few])
     figure = ", ".join(f"{n:,}" for n, _ in few[:_NAMED]) + (", ..." if len(few) > _NAMED else "")
     verb = "has" if len(few) == 1 else "have"

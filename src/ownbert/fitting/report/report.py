@@ -1,6 +1,7 @@
 """Writes a report as text, as JSON, and as the files of a folder."""
 
 import dataclasses
+import io
 import math
 import os
 from collections.abc import Mapping
@@ -8,6 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
@@ -45,12 +51,6 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
 
 def as_text(report: Report) -> str:
     """The report as plain text of at most 100 columns."""
-    import io
-
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
-
     file = io.StringIO()
     console = Console(file=file, width=_WIDTH, no_color=True, highlight=False, force_terminal=False)
     first, *rest = headline(report)
@@ -83,11 +83,6 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _print_section(console: Any, section: Section) -> None:
-    from rich.cells import cell_len
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     console.print(f"\n{section.title.upper()}")
     if section.lead:
         console.print(Text(section.lead))
@@ -121,8 +116,6 @@ def _print_section(console: Any, section: Section) -> None:
 
 def _drop_columns(section: Section, width: int) -> Section:
     """The section without its least important columns if names would be truncated."""
-    from rich.cells import cell_len
-
     for name in map(translated, _DROPPED):
         rows = (section.columns, *section.rows[:_MOST_ROWS])
         needed = sum(max(map(cell_len, cells)) + 2 for cells in zip(*rows, strict=True))

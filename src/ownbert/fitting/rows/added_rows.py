@@ -1,7 +1,7 @@
 """Merges training rows with rows that were labelled later."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,7 @@ def with_added(
     columns_by_role = find_columns(train, COLUMNS[task or "classify"], named)
     if len(columns_by_role["label"]) != 1:
         raise InputError("--add is for labels in one column")
-    names = (
-        *columns_by_role["text"],
-        *columns_by_role.get("second", ()),
-        *columns_by_role["label"],
-    )
+    names = _names(columns_by_role)
     pair = "second" in columns_by_role
     rows = [values for _, values in read_values(train, names)]
     counts = Counter(map(_key, rows))
@@ -81,15 +77,9 @@ def _labelled(
     columns_by_role = find_columns(
         source, COLUMNS[task or "classify"], replace(named, **known_names), pair=pair
     )
-    names = (
-        *columns_by_role["text"],
-        *columns_by_role.get("second", ()),
-        *columns_by_role["label"],
-    )
-    if names[-1].casefold() not in (
-        label.casefold(),
-        *LABEL_NAMES,
-    ):  # a guess may be a label of something else
+    names = _names(columns_by_role)
+    # A guess may be a label of something else.
+    if names[-1].casefold() not in (label.casefold(), *LABEL_NAMES):
         raise InputError(f"{source} has no column {label!r} or 'label'; rename its label column")
     rows = [values for _, values in read_values(source, names)]
     labelled = [values for values in rows if not is_missing(values[-1])]
@@ -100,6 +90,12 @@ def _labelled(
         f"{source}: labelled rows added: {len(labelled):,}; without a label, left out: {empty:,}"
     )
     return labelled
+
+
+def _names(columns_by_role: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(
+        name for role in ("text", "second", "label") for name in columns_by_role.get(role, ())
+    )
 
 
 def _key(values: Sequence[Any]) -> tuple[str, ...]:

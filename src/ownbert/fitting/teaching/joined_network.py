@@ -34,7 +34,7 @@ from ownbert.finetuning.start.token_scores import (
 )
 from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.networks import finetuning_run
-from ownbert.fitting.rows.labelled_rows import LabelledRows
+from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
@@ -43,7 +43,6 @@ from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, seconds_left, time_limit
 from ownbert.views.blending import clearly_better, fit_blend, loss
 from ownbert.views.linear_models import Targets
-from ownbert.views.view_features import Texts
 
 # Maximum numbers of texts, scores (texts times labels) and characters for the regression.
 _MOST_TEXTS, _MOST_SCORES, _MOST_CHARACTERS = 60_000, 1_500_000, 20_000_000
@@ -99,14 +98,10 @@ def start_of(compared: Comparison, base: Path, *, device: str, seed: int) -> Sta
 
 def imitate(
     compared: Comparison,
+    given: FitInput,
     folder: Path,
     start: Start,
-    labelled: Texts,
-    unlabelled: Texts,
-    *,
     seconds: float,
-    device: str,
-    seed: int,
     like: TokenScores | None = None,
 ) -> TokenScores:
     """Fit token scores to the predictions of the first fold's linear models.
@@ -127,12 +122,13 @@ def imitate(
     linear = [
         BlendMember(c.name, c.kind, c.folders if like else c.first, w / total) for c, w in chosen
     ]
-    run, rows = start.run, compared.rows
-    long = sum(len(text) for row in labelled.rows for text in row) // len(labelled.rows) + 1
+    run, rows, labelled = start.run, compared.rows, given.labelled.rows
+    long = sum(len(text) for row in labelled for text in row) // len(labelled) + 1
     most = min(_MOST_TEXTS, _MOST_SCORES // rows.targets.size, _MOST_CHARACTERS // long)
     known = rows.learnt if like else rows.folds[0][0]
-    learnt = np.random.default_rng(seed).permutation(known)[: int(_LABELLED * most)]
-    members = Members(folder, linear, Compute(device))
+    rng = np.random.default_rng(given.recipe.seed)
+    learnt = rng.permutation(known)[: int(_LABELLED * most)]
+    members = Members(folder, linear, Compute(given.recipe.device))
     examples: list[Example] = []
 
     def scores_of(texts: Sequence[Row]) -> np.ndarray:
@@ -140,8 +136,7 @@ def imitate(
         return members(texts)
 
     limit = _SCORING * seconds
-    texts = _texts(rows, learnt, labelled, unlabelled, most, limit, seed)
-    scores = score_until(scores_of, texts, limit)
+    scores = score_until(scores_of, _texts(given, learnt, most, limit), limit)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
     two_texts = len(rows.rows[0].texts) > 1
@@ -337,22 +332,15 @@ def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
     return run.task.encode(texts, run.builder, training=False).examples
 
 
-def _texts(
-    rows: LabelledRows,
-    learnt: np.ndarray,
-    labelled: Texts,
-    unlabelled: Texts,
-    most: int,
-    seconds: float,
-    seed: int,
-) -> Iterator[Row]:
+def _texts(given: FitInput, learnt: np.ndarray, most: int, seconds: float) -> Iterator[Row]:
     """Yield the training rows ``learnt``, then as many other texts as can probably be scored in the
     rest of ``seconds``."""
-    start = time.monotonic()
+    start, rows, seed = time.monotonic(), given.rows, given.recipe.seed
     yield from (Row(0, rows.rows[i].texts) for i in learnt)
     if len(rows.rows[0].texts) > 1:
         return
     elapsed = max(1e-3, time.monotonic() - start)
     count = min(most - len(learnt), max(0, int(len(learnt) * (seconds / elapsed - 1))))
-    pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=False, seed=seed)
+    texts = (given.labelled, given.similar)
+    pieces, mixed = taught_texts(rows, *texts, count, given=False, seed=seed)
     yield from (Row(0, (text,)) for text in (*pieces, *mixed)[:count])

@@ -21,13 +21,13 @@ from ownbert.fitting.networks import (
     tokens_per_second,
     tokens_per_text,
 )
+from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.views.blending import from_scores
-from ownbert.views.view_features import Texts
 
 # Minimum passes over the texts, plus the equivalent of .4 of a pass for the teacher's predictions.
 _STUDENT_PASSES = 2.4
@@ -47,50 +47,44 @@ _RATE_OF_JOINED = 0.3
 
 def teach(
     compared: Comparison,
+    given: FitInput,
     folder: Path,
     base: Path,
     path: Path,
-    labelled: Texts,
-    unlabelled: Texts,
     *,
-    given: bool,
     public: bool,
     seconds: float,
-    device: str,
-    seed: int,
 ) -> Path:
     """Fine-tune a network on the blend's predictions for texts and on the labelled rows.
 
     Args:
         compared: the candidates, which include a fine-tuned network.
+        given: the input of the run.
         folder: folder of the candidates.
         base: that network, or a wider copy of it with built-in linear models.
         path: folder for the new network.
-        labelled: texts of the labelled rows.
-        unlabelled: unlabelled texts.
-        given: whether the network was not pretrained on these texts; then tokens are not masked.
-        public: whether it is a public one, whose learning rate is smaller.
+        public: whether it is a public network, whose learning rate is smaller.
         seconds: time limit.
-        device: device of the training.
-        seed: seed of the training.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
-    start, rows = time.monotonic(), compared.rows
+    start, rows, recipe = time.monotonic(), compared.rows, given.recipe
+    pretrained = recipe.model is None  # on these texts
     finetuned = folder / next(c for c in compared.candidates if c.name == "network").first[0]
     wide, narrow = (describe(own).config.hidden_size for own in (base, finetuned))
     tokens = seconds * tokens_per_second(finetuned) * (narrow / wide) / _STUDENT_PASSES
     count = max(1, int(tokens / tokens_per_text(finetuned)) - len(rows.learnt))
-    pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=given, seed=seed)
+    own = (given.labelled, given.similar)
+    pieces, mixed = taught_texts(rows, *own, count, given=not pretrained, seed=recipe.seed)
     texts = [(text,) for text in (*pieces, *mixed)]
-    answered = [Row(0, own) for own in texts]
-    scores = _answers(compared, folder, answered, device, _TEACHING * seconds)
+    answered = [Row(0, text) for text in texts]
+    scores = _answers(compared, folder, answered, recipe.device, _TEACHING * seconds)
     texts = texts[: len(scores)]
     settings: dict[str, Any] = {}
     if public:
         settings["learning_rate"] = rate_after_start(rows, finetuned)
-    if not given:
+    if pretrained:
         # Soft labels contain no label errors to memorise, so the rate can be high.
         settings["learning_rate"] = peak_rate(narrow)
         if base != finetuned:
@@ -104,8 +98,8 @@ def teach(
         base,
         path,
         seconds=seconds - (time.monotonic() - start),
-        device=device,
-        seed=seed,
+        device=recipe.device,
+        seed=recipe.seed,
         settings=settings,
     )
 
