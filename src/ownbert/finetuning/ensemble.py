@@ -98,7 +98,9 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     run.adapt(folder, quiet=quiet)
     for number, member in enumerate(members, start=1):
         display.say(f"{member.name}, {number} of {len(members)}")
-        _train(run, member, folder.member(member.name), quiet=quiet)
+        one = folder.member(member.name)
+        if not (one.resume and one.finished):
+            FinetuningRun(member.recipe, member.rows, like=run).train(one, quiet=quiet)
     results = _Results(run, members, output)
     summaries = [
         {"folder": m.name, "seed": m.recipe.seed, "rows": len(m.rows[0]), "measures": values}
@@ -131,13 +133,6 @@ def _baseline(run: FinetuningRun) -> str:
     """The linear baseline on the dev rows as text; empty for folds, whose rows differ."""
     baseline = None if run.given.run.folds else run.baseline()
     return baseline.sentence if isinstance(baseline, LinearBaseline) else ""
-
-
-def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet: bool) -> None:
-    if folder.resume and folder.finished:
-        return
-    one = FinetuningRun(member.recipe, member.rows, like=run)
-    one.train(folder, quiet=quiet)
 
 
 def _recipe(run: FinetuningRun, **changes: Any) -> FinetuneRecipe:

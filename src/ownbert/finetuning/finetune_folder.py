@@ -45,13 +45,9 @@ class FinetuneFolder(RunFolder):
         """The folder of a member run, resumed or overwritten like this one."""
         return FinetuneFolder(self.path / name, resume=self.resume, overwrite=not self.resume)
 
-    def resolve_finetuning(
-        self, *, config: str | Path | None, overrides: Sequence[str], options: Mapping[str, Any]
-    ) -> FinetuneRecipe:
+    def resolve_finetuning(self, **given: Any) -> FinetuneRecipe:
         """Like ``resolve``; a resumed run may change its epochs, and hence its number of steps."""
-        now, before = self._resolve(
-            FinetuneRecipe, resumes=self.resume, config=config, overrides=overrides, options=options
-        )
+        now, before = self._resolve(FinetuneRecipe, resumes=self.resume, **given)
         if before is None:
             return now
         if now.run.seeds and not before.run.seeds:

@@ -179,13 +179,11 @@ def _affordable(rows: Sequence[Row], labels: int) -> Sequence[Row]:
 
 def targets_of(task: Task, rows: Sequence[Row]) -> Targets:
     """The targets of rows, for linear models and blends."""
-    size = len(task.labels)
+    size, index = len(task.labels), {label: i for i, label in enumerate(task.labels)}
     if task.name == "classify":
-        index = {label: i for i, label in enumerate(task.labels)}
         return Targets("classify", np.asarray([index[row.target] for row in rows]), size)
     if task.name == "multilabel":
         values = np.zeros((len(rows), size), dtype=np.float32)
-        index = {label: i for i, label in enumerate(task.labels)}
         for i, row in enumerate(rows):
             values[i, [index[label] for label in row.target]] = 1
         return Targets("multilabel", values, size)

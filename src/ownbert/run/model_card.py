@@ -182,14 +182,10 @@ def hub_base(folder: str) -> str:
     card = path / CARD
     if not card.is_file() or not is_ours(card):
         return ""
-    name = re.search(r"(?m)^base_model: *([\w.-]+/[\w.-]+)$", _front_of(card))
-    return name[1] if name else ""
-
-
-def _front_of(card: Path) -> str:
-    """The raw metadata at the top of a card."""
     _, _, rest = card.read_text(encoding="utf-8", errors="replace").partition("---\n")
-    return rest.partition("\n---\n")[0]
+    metadata = rest.partition("\n---\n")[0]
+    name = re.search(r"(?m)^base_model: *([\w.-]+/[\w.-]+)$", metadata)
+    return name[1] if name else ""
 
 
 # Characters with a meaning in Markdown or HTML, and cell separators of tables.

@@ -74,30 +74,17 @@ class RunFolder:
         if (self.path / BLEND).exists() and not self.overwrite:  # ``predict`` would use the blend
             raise InputError(f"{self.path} already contains a model; replace it with --overwrite")
 
-    def resolve(
-        self,
-        kind: type[T],
-        *,
-        config: str | Path | None,
-        overrides: Sequence[str],
-        options: Mapping[str, Any],
-    ) -> T:
+    def resolve(self, kind: type[T], **given: Any) -> T:
         """Resolve the recipe of the run; a resumed run starts from the recipe in the folder.
 
         Args:
             kind: class of the recipe.
-            config, overrides, options: see ``ownbert.settings.resolve``.
+            given: settings, see ``ownbert.settings.resolve``.
 
         Raises:
             InputError: a setting that a resumed run must keep was changed.
         """
-        return self._resolve(
-            kind,
-            resumes=self.saved is not None,
-            config=config,
-            overrides=overrides,
-            options=options,
-        )[0]
+        return self._resolve(kind, resumes=self.saved is not None, **given)[0]
 
     def _resolve(self, kind: type[T], *, resumes: bool, **given: Any) -> tuple[T, T | None]:
         """The recipe, and the saved one if the run ``resumes``."""

@@ -275,9 +275,9 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
         return "regress", note
     if distinct <= _MOST_NUMERIC_CLASSES or any(map(_CODE.fullmatch, texts)):
         return "classify", ""
-    name = "classify" if len(numbers) >= _REPEATED * distinct else "regress"
-    what = "classes" if name == "classify" else "numbers"
-    other = "regress" if name == "classify" else "classify"
+    name, what, other = "regress", "numbers", "classify"
+    if len(numbers) >= _REPEATED * distinct:
+        name, what, other = "classify", "classes", "regress"
     return name, (
         f"the labels are {distinct:,} different whole numbers in {len(numbers):,} rows: they are "
         f"read as {what}; use --task {other} to change this"

@@ -184,7 +184,7 @@ def _minimise(
         known: (C) offsets to keep instead.
     """
     count, numbers = len(members), targets.task == "regress"
-    scale = _spread(targets) if numbers else 1.0
+    scale = max(float(np.var(targets.values)), 1e-12) if numbers else 1.0
     parts, each_row = list(members), None
     # Basis of the offsets with free coefficients; the values that these are shrunk towards, and
     # their bounds.
@@ -227,7 +227,3 @@ def _minimise(
     if weights.sum() <= 0:
         weights = start[:count]
     return weights / weights.sum() if numbers else weights, offsets(shares)
-
-
-def _spread(targets: Targets) -> float:
-    return max(float(np.var(targets.values)), 1e-12)

@@ -135,9 +135,8 @@ def character_ngrams(
     padded = [f" {text} " if text else "" for text in words]
     document = np.repeat(np.arange(len(padded)), [len(text) for text in padded])
     rows, columns = [], []
-    for starts, order_columns in _character_columns(
-        "".join(padded), document, orders, buckets, across
-    ):
+    given = "".join(padded), document, orders, buckets, across
+    for _, starts, order_columns in _character_columns(*given):
         rows.append(document[starts])
         columns.append(order_columns)
     return _sum(rows, columns, (len(padded), buckets))
@@ -154,17 +153,14 @@ def character_occurrences(
         buckets: number of columns F.
     """
     document = np.zeros(len(padded), dtype=np.int64)
-    columns_by_order = _character_columns(padded, document, orders, buckets)
-    for n, (starts, columns) in zip(
-        (n for n in orders if len(padded) >= n), columns_by_order, strict=True
-    ):
+    for n, starts, columns in _character_columns(padded, document, orders, buckets):
         yield from zip(starts.tolist(), [n] * len(starts), columns.tolist(), strict=True)
 
 
 def _character_columns(
     padded: str, document: np.ndarray, orders: Sequence[int], buckets: int, across: bool = False
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, for each order, the texts that n-grams occur in, and their columns."""
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield each order with the starts of its n-grams and their columns."""
     joined = padded.encode("utf-32-le", errors="surrogatepass")
     codes = np.frombuffer(joined, dtype=np.uint32).astype(np.uint64)
     blank = codes == 32
@@ -184,7 +180,7 @@ def _character_columns(
         values ^= values >> np.uint64(29)
         values *= np.uint64(0xBF58476D1CE4E5B9)
         values ^= values >> np.uint64(32)
-        yield starts, (values[starts] & np.uint64(buckets - 1)).astype(np.int64)
+        yield n, starts, (values[starts] & np.uint64(buckets - 1)).astype(np.int64)
 
 
 def _joined(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

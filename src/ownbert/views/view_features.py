@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from sys import intern
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -198,12 +199,6 @@ class LsaView(View):
         return cls(*_ngrams_and_idf(arrays), arrays["components"])
 
 
-@dataclass
-class _Ids:
-    tokens: np.ndarray
-    document_ends: np.ndarray
-
-
 class WordVectorView(LsaView):
     """The mean of word vectors, weighted by idf. The vectors factorise the words' positive
     pointwise mutual information (Levy and Goldberg 2014)."""
@@ -216,7 +211,8 @@ class WordVectorView(LsaView):
         number = {w: int(np.searchsorted(ngrams.keys[0], i)) for w, i in ngrams.words.items()}
         ids = [[number[token] for token in text if token in number] for text in tokens]
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
-        corpus = _Ids(flat, np.cumsum([len(text) for text in ids]))
+        ends = np.cumsum([len(text) for text in ids])
+        corpus: Any = SimpleNamespace(tokens=flat, document_ends=ends)
         # Rare character bigrams are random, and factorising so many takes long.
         least = 2 if labelled.kind == "chinese" else 1
         vectors = cooccurrence_vectors(

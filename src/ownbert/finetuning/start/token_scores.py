@@ -351,10 +351,7 @@ def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: fl
     layer to layer.
 
     Args:
-        model: the model.
-        wide: the wider one.
-        deviations: the standard deviation that each LayerNorm of the blocks divides by in
-            ``model``, keyed by its name.
+        deviations: result of ``_deviations`` for ``model``.
         energy: sum of squares over the channels of codes (``CodeChannels.energy``).
     """
     parameters = dict(model.named_parameters())
