@@ -1,6 +1,6 @@
 """Linear probe: a linear model on the text vectors of a frozen network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.run.file_names import ENCODER as ENCODER
 from ownbert.time_limit import check_time
-from ownbert.views.linear_files import PROBE, load_linear, save_linear
+from ownbert.views.linear_files import PROBE, reading_linear, save_linear
 from ownbert.views.linear_models import LinearModel
 
 # Words per piece of a long text, length from which words imply a script without spaces, and the
@@ -57,17 +57,12 @@ class FrozenProbe:
         Raises:
             InputError: a file is missing, damaged, or of another version.
         """
-
-        def make(
-            model: LinearModel, arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]
-        ) -> FrozenProbe:
+        with reading_linear(folder, PROBE) as (model, arrays, settings):
             mean, scale = arrays["mean"], arrays["scale"]
             if not mean.shape == scale.shape == model.weights.shape[:1]:
                 raise ValueError("the mean, the scale and the weights differ in size")
             place = folder.resolve().parents[1] / PROBE if settings.get("beside") else folder
             return cls(Embedder(place / ENCODER, **options), mean, scale, model)
-
-        return load_linear(folder, PROBE, make)
 
 
 def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarray:

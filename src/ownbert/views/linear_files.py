@@ -1,8 +1,9 @@
 """Files of a linear model: settings as JSON, arrays as safetensors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -14,7 +15,6 @@ from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import atomic_path, make_folder
 from ownbert.views.linear_models import LinearModel
 
-T = TypeVar("T")
 # File names of a linear model on a view, and of one on a network's vectors.
 LINEAR, PROBE = "linear", "probe"
 _FORMAT = 2  # version 1 used single characters for LSA and word vectors of Chinese
@@ -46,15 +46,14 @@ def save_linear(
     write_json(folder / f"{name}.json", {"format": _FORMAT, **settings, "link": model.link})
 
 
-def load_linear(
-    folder: Path,
-    name: str,
-    make: Callable[[LinearModel, Mapping[str, np.ndarray], Mapping[str, Any]], T],
-) -> T:
-    """Call ``make`` with the model, arrays and settings written by ``save_linear``.
+@contextmanager
+def reading_linear(
+    folder: Path, name: str
+) -> Iterator[tuple[LinearModel, Mapping[str, np.ndarray], Mapping[str, Any]]]:
+    """Yield the model, arrays and settings written by ``save_linear``.
 
     Raises:
-        InputError: a file is missing, damaged, or of another version.
+        InputError: a file is missing, damaged, or of another version; or the block fails.
     """
     path = folder / f"{name}.safetensors"
     settings = read_json(folder / f"{name}.json")
@@ -64,7 +63,7 @@ def load_linear(
         arrays = load_file(path)
         if not all(np.isfinite(v).all() for v in arrays.values()):
             raise ValueError("some numbers are not finite")
-        return make(LinearModel.from_arrays(arrays, settings["link"]), arrays, settings)
+        yield LinearModel.from_arrays(arrays, settings["link"]), arrays, settings
     except InputError:
         raise
     except (OSError, LookupError, ValueError, TypeError, ArithmeticError, SafetensorError) as error:

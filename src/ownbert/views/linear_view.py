@@ -1,14 +1,13 @@
 """A linear model on a view: fit, save, load, predict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ownbert.exceptions import InputError
-from ownbert.views.linear_files import LINEAR, load_linear, save_linear
+from ownbert.views.linear_files import LINEAR, reading_linear, save_linear
 from ownbert.views.linear_models import LinearModel
 from ownbert.views.view_features import VIEWS, Texts, View
 
@@ -33,11 +32,9 @@ class LinearView:
             beside: skip the view, which may be large; it is loaded from ``folder/../../NAME``,
                 where NAME is the view's name.
         """
-        view_arrays = {} if beside else self.view.arrays()
+        arrays = {} if beside else {f"view.{k}": v for k, v in self.view.arrays().items()}
         settings = {"view": self.view.name, "kind": self.kind, "beside": beside}
-        save_linear(
-            folder, LINEAR, self.model, {f"view.{k}": v for k, v in view_arrays.items()}, settings
-        )
+        save_linear(folder, LINEAR, self.model, arrays, settings)
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
@@ -46,10 +43,7 @@ class LinearView:
         Raises:
             InputError: a file is missing, damaged, or of another version.
         """
-
-        def make(
-            model: LinearModel, arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]
-        ) -> LinearView:
+        with reading_linear(folder, LINEAR) as (model, arrays, settings):
             name = settings.get("view")
             if name not in list(VIEWS):
                 raise InputError(
@@ -57,10 +51,7 @@ class LinearView:
                 )
             if settings.get("beside"):
                 view = cls.load(folder.resolve().parents[1] / name).view
-                return cls(view, model, str(settings["kind"]))
-            view_arrays = {
-                k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")
-            }
-            return cls(VIEWS[name].from_arrays(view_arrays), model, str(settings["kind"]))
-
-        return load_linear(folder, LINEAR, make)
+            else:
+                own = {k: v for k, v in arrays.items() if k.startswith("view.")}
+                view = VIEWS[name].from_arrays({k.removeprefix("view."): own[k] for k in own})
+            return cls(view, model, str(settings["kind"]))
