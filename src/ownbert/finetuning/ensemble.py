@@ -59,12 +59,8 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class _Member:
-    """A training run of one model of the ensemble.
-
-    Args:
-        rows: rows to train on and rows to evaluate on.
-        held_out: indices of the evaluation rows among all training rows; None: the dev rows.
-    """
+    """A training run of one model, with its training and evaluation rows; ``held_out`` are the
+    indices of the latter among all training rows, None if they are the dev rows."""
 
     name: str
     recipe: FinetuneRecipe
@@ -101,12 +97,11 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         one = folder.member(member.name)
         if not (one.resume and one.finished):
             FinetuningRun(member.recipe, member.rows, like=run).train(one, quiet=quiet)
-    results = _Results(run, members, output)
+    ensemble, each = _evaluated(run, members, output)
     summaries = [
         {"folder": m.name, "seed": m.recipe.seed, "rows": len(m.rows[0]), "measures": values}
-        for m, values in zip(members, results.each, strict=True)
+        for m, values in zip(members, each, strict=True)
     ]
-    ensemble = results.ensemble()
     metrics = {"measures": ensemble.metrics, "mean": ensemble.mean}
     metrics |= {"spread": ensemble.spread, "dev": ensemble.dev}
     # Members are listed only now, so that an incomplete ensemble cannot be used.
@@ -115,7 +110,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         output,
         run.recipe,
         run.splits.parts,
-        metrics={name: [each[name] for each in results.each] for name in ensemble.mean},
+        metrics={name: [own[name] for own in each] for name in ensemble.mean},
         several=f"{len(members)} {kind}",
         model=ensemble.members[0],
         baseline=_baseline(run),
@@ -124,7 +119,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     if warning:
         display.say(warning)
     if not quiet:
-        _show(display, members, results.each, ensemble)
+        _show(display, members, each, ensemble)
     display.say(f"saved {output}")
     return ensemble
 
@@ -229,50 +224,38 @@ def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
     return list(groups.values())
 
 
-class _Results:
-    """The members' predictions for their evaluation rows; ``each`` contains their metrics."""
-
-    def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
-        self.run, self.members, self.output = run, members, output
-        self.predictors: list[Networks] = []
-        self.decided: list[Any] = [None] * len(run.splits.train_rows)
-        self.each = [self._evaluate(member) for member in members]
-
-    def _evaluate(self, member: _Member) -> Mapping[str, float]:
-        rows, run = member.rows[1], self.run.recipe.run
-        if rows is None:
-            return {}
-        folder = self.output / member.name
-        compute = Compute(run.device, run.precision)
-        predictor = Networks(folder, describe_members(folder), compute)
-        self.predictors.append(predictor)
-        decided = decide_all(predictor, rows)
-        for index, prediction in zip(member.held_out or (), decided, strict=False):
-            self.decided[index] = prediction
-        return predictor.task.score(rows, decided).values
-
-    def ensemble(self) -> Ensemble:
-        folders = tuple(self.output / member.name for member in self.members)
-        # A metric may be undefined in a fold (without unanswerable questions).
-        names = [n for n in self.each[0] if all(n in each for each in self.each)]
-        values = {name: [each[name] for each in self.each] for name in names}
-        ensemble = Ensemble(
-            self.output,
-            folders,
-            mean={name: mean(v) for name, v in values.items()},
-            spread={name: stdev(v) for name, v in values.items()},
-        )
-        if not self.predictors or not self.run.task.averageable:
-            return ensemble
-        averaged, splits = average(self.predictors), self.run.splits
-        dev: Mapping[str, float] = {}
-        if splits.dev_rows is not None:
-            decided = decide_all(averaged, splits.dev_rows)
-            dev = averaged.task.score(splits.dev_rows, decided).values
-        if not self.run.given.run.folds:
-            return replace(ensemble, metrics=dev)
-        metrics = averaged.task.score(splits.train_rows, self.decided).values
-        return replace(ensemble, metrics=metrics, dev=dev)
+def _evaluated(
+    run: FinetuningRun, members: Sequence[_Member], output: Path
+) -> tuple[Ensemble, list[Mapping[str, float]]]:
+    """The ensemble with its metrics, and the metrics of each member on its evaluation rows."""
+    splits, compute = run.splits, Compute(run.recipe.run.device, run.recipe.run.precision)
+    folders = tuple(output / member.name for member in members)
+    each: list[Mapping[str, float]] = [{}] * len(members)
+    out_of_fold: list[Any] = [None] * len(splits.train_rows)
+    predictors: list[Networks] = []
+    for number, (member, folder) in enumerate(zip(members, folders, strict=True)):
+        if (rows := member.rows[1]) is not None:
+            predictors.append(Networks(folder, describe_members(folder), compute))
+            decided = decide_all(predictors[-1], rows)
+            for index, prediction in zip(member.held_out or (), decided, strict=False):
+                out_of_fold[index] = prediction
+            each[number] = predictors[-1].task.score(rows, decided).values
+    # A metric may be undefined in a fold (without unanswerable questions).
+    names = [name for name in each[0] if all(name in own for own in each)]
+    values = {name: [own[name] for own in each] for name in names}
+    means, spread = ({n: of(v) for n, v in values.items()} for of in (mean, stdev))
+    ensemble = Ensemble(output, folders, mean=means, spread=spread)
+    if not predictors or not run.task.averageable:
+        return ensemble, each
+    averaged = average(predictors)
+    dev: Mapping[str, float] = {}
+    if splits.dev_rows is not None:
+        decided = decide_all(averaged, splits.dev_rows)
+        dev = averaged.task.score(splits.dev_rows, decided).values
+    if not run.given.run.folds:
+        return replace(ensemble, metrics=dev), each
+    metrics = averaged.task.score(splits.train_rows, out_of_fold).values
+    return replace(ensemble, metrics=metrics, dev=dev), each
 
 
 def _show(
