@@ -63,7 +63,7 @@ def _preview(run: FinetuningRun) -> list[str]:
 def _settings(run: FinetuningRun) -> str:
     """The resolved recipe, without settings of other tasks."""
     values = recipe_values(run.recipe)
-    known = run.task.uses | {"name"}
+    known = run.task.uses() | {"name"}
     values["task"] = {name: value for name, value in values["task"].items() if name in known}
     if run.config.image is None:
         del values["model"]["vit"]

@@ -131,7 +131,11 @@ def fit_probe(
         device: device of the network.
         keep: file to write the vectors of all rows to.
     """
-    embedder, vectors, fitted, mean, scale = _probe(encoder, rows, math.inf, device)
+    embedder = Embedder(encoder, device=device)
+    vectors = embed_rows(embedder, rows.texts())
+    features, mean, scale = standardised(vectors, rows)
+    check_time()
+    fitted = fit_on_folds(features, rows)
     FrozenProbe(embedder, mean, scale, fitted.model).save(folder)
     if keep is not None:
         with atomic_path(keep) as path, path.open("wb") as file:
@@ -141,24 +145,16 @@ def fit_probe(
     return fitted.scores
 
 
-def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf) -> np.ndarray:
+def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float) -> np.ndarray:
     """The held-out logits (N, C) of a linear model on the vectors of a network.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
-    return _probe(encoder, rows, seconds)[2].scores
-
-
-def _probe(
-    encoder: Path, rows: LabelledRows, seconds: float, device: str = "auto"
-) -> tuple[Embedder, np.ndarray, FittedOnFolds, np.ndarray, np.ndarray]:
-    embedder, start = Embedder(encoder, device=device), time.monotonic()
-    vectors = embed_rows(embedder, rows.texts())
-    features, mean, scale = standardised(vectors, rows)
+    embedder, start = Embedder(encoder), time.monotonic()
+    features, _, _ = standardised(embed_rows(embedder, rows.texts()), rows)
     check_time()
-    fitted = fit_on_folds(features, rows, seconds=seconds - (time.monotonic() - start))
-    return embedder, vectors, fitted, mean, scale
+    return fit_on_folds(features, rows, seconds=seconds - (time.monotonic() - start)).scores
 
 
 def standardised(

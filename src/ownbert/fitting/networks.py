@@ -297,9 +297,8 @@ def finetuning_run(
     task = rows.task
     options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
-    task_settings = {
-        name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")
-    }
+    names = ("pooling", "ngrams", "mask_rate")
+    task_settings = {name: getattr(recipe.task, name) for name in names}
     if task.name == "classify":  # the blend already corrects for rare labels
         task_settings["class_weights"] = "equal"
     recipe = replace(
@@ -314,9 +313,8 @@ def finetuning_run(
 def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]:
     """The rows, one of them with a distribution as its target, so that all labels are known."""
     task = rows.task
-    if task.name != "classify" or {row.target for row in learnt if isinstance(row.target, str)} == (
-        set(task.labels)
-    ):
+    known = {row.target for row in learnt if isinstance(row.target, str)}
+    if task.name != "classify" or known == set(task.labels):
         return learnt
     first = next(i for i, row in enumerate(learnt) if isinstance(row.target, str))
     one_hot = tuple(float(label == learnt[first].target) for label in task.labels)

@@ -15,7 +15,7 @@ from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.scores import softmax
-from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
+from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_distribution,
     is_soft,
@@ -164,7 +164,6 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     transformers_lines = (LOGITS, "print(model.config.id2label[int(logits.argmax())])")
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc")
-    uses = COMMON | {"class_weights", "label_smoothing", "label_names"}
     # Name of the type of the labels of an estimator, unless they are texts.
     label_type: str | None = None
 

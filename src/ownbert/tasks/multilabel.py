@@ -14,7 +14,7 @@ from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.scores import sigmoid
-from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
+from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_probabilities,
     is_soft,
@@ -50,7 +50,6 @@ class MultiLabelTask(SentenceTask):
     problem_type = "multi_label_classification"
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
-    uses = COMMON | {"class_weights", "separator", "label_names", "threshold"}
     # Label weights of the loss, known once ``learn`` has seen the training rows.
     weights: tuple[float, ...] | None = None
 

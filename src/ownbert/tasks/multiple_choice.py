@@ -55,7 +55,6 @@ class MultipleChoiceTask(Task):
     metrics = ("accuracy",)
     text_keys = ("prompt",)
     output_options = frozenset({"threshold", "probabilities"})
-    uses = frozenset({"pooling", "rdrop", "mask_rate"})
     unit = "questions"
     # Label of the first choice, 0 or 1.
     first_label = 0

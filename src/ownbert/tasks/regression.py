@@ -13,7 +13,7 @@ from ownbert.tables.labels import LabelCells, number_signs, with_point
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
-from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
+from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class RegressionTask(SentenceTask):
     label_unit = "numbers"
     discrete = False
     metrics = ("spearman", "pearson", "mae", "r2")
-    uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)
     learnt = np.zeros(1), np.ones(1)
 

@@ -34,7 +34,6 @@ LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt"
 
 # Settings of these tasks for windows; ``long`` "auto" fills them in.
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows", "window_mean")
-COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "mask_rate", "ngrams", "feature_size"})
 
 # With ``long`` "auto", documents are truncated if at most this share of the training rows is
 # affected. Otherwise they are split into windows of the length most frequent in pretraining, up to
@@ -52,6 +51,7 @@ class SentenceTask(Task):
     """
 
     head = "classification"
+    hidden_settings = frozenset(_WINDOWS)
     saved_attributes = (*Task.saved_attributes, "pair")
     # Whether rows are pairs of texts; None before the first file.
     pair: bool | None = None

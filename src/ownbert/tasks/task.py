@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -77,8 +77,8 @@ class Task(ABC):
     # Name on the command line (see ``tasks/kinds``), and kind of the head.
     name: ClassVar[str]
     head: ClassVar[str]
-    # Settings of ``TaskSettings`` used by the task.
-    uses: ClassVar[frozenset[str]] = frozenset()
+    # Settings of ``TaskSettings`` used by the task, besides those of its command.
+    hidden_settings: ClassVar[frozenset[str]] = frozenset()
     # Metrics of ``score``, the one monitored on dev rows first, and whether these have a loss. Both
     # may depend on the rows.
     metrics: tuple[str, ...]
@@ -140,7 +140,13 @@ class Task(ABC):
         self.labels = tuple(labels)
         # Maximum tokens of a sequence, as in training.
         self.max_length: int | None = None
-        self.settings.refuse_others(self.name, self.uses)
+        self.settings.refuse_others(self.name, self.uses())
+
+    @classmethod
+    def uses(cls) -> frozenset[str]:
+        """The settings of ``TaskSettings`` used by the task."""
+        known = {f.name for f in fields(TaskSettings)}
+        return cls.hidden_settings.union(known.intersection(task_kinds()[cls.name].settings))
 
     @property
     def column_specs(self) -> Sequence[ColumnSpec]:

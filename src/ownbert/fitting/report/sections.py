@@ -66,7 +66,7 @@ def sections(report: Report) -> list[Section]:
         _facts("data", "Data", report.data),
         _facts("settings", "Settings", report.settings),
     ]
-    return [_in_language(section) for section in possible if section is not None]
+    return [_in_language(section) for section in possible if section and section.rows]
 
 
 def _in_language(section: Section) -> Section:
@@ -134,31 +134,30 @@ def _own_network(report: Report) -> str:
     return f"Transformers loads this model: {report.network}."
 
 
-def _metrics(report: Report) -> Section | None:
+def _metrics(report: Report) -> Section:
     rows = tuple((translated(name), value) for name, value in other_metrics(report))
     lead = f"Metrics of {report.winner.name} on the held-out rows."
-    return Section("metrics", "Other metrics", lead, ("metric", "value"), rows) if rows else None
+    return Section("metrics", "Other metrics", lead, ("metric", "value"), rows)
 
 
-def _classes(report: Report) -> Section | None:
-    if report.scores is None or not report.scores.labels:
-        return None
+def _classes(report: Report) -> Section:
+    labels = () if report.scores is None else report.scores.labels
     counts = dict(zip(report.labels, report.train_counts, strict=False))
     columns = ("label", "F1", "precision", "recall", "held-out rows")
     rows = []
-    for s in sorted(report.scores.labels, key=lambda s: (s.f1, s.label)):
-        row = [_name(s.label), *(f"{x:.3f}" for x in (s.f1, s.precision, s.recall))]
-        row.append(f"{s.support:,}")
-        rows.append((*row, f"{counts.get(s.label, 0):,}") if counts else tuple(row))
+    for s in sorted(labels, key=lambda s: (s.f1, s.label)):
+        row = (_name(s.label), *(f"{x:.3f}" for x in (s.f1, s.precision, s.recall)))
+        trained = [f"{counts.get(s.label, 0):,}"] if counts else []
+        rows.append((*row, f"{s.support:,}", *trained))
     columns = (*columns, "training rows") if counts else columns
     return Section("classes", "Labels", "Weakest labels first.", columns, tuple(rows))
 
 
 def _confusions(report: Report) -> Section | None:
-    scores = report.scores
-    if scores is None or scores.confusion is None or not (pairs := scores.confusions(_PAIRS)):
+    if (scores := report.scores) is None or scores.confusion is None:
         return None
     names, totals = [_name(s.label) for s in scores.labels], scores.confusion.sum(1)
+    pairs = scores.confusions(_PAIRS)
     rows = [(names[i], names[j], f"{n:,}", f"{n / totals[i]:.0%}") for i, j, n in pairs]
     columns = ("true label", "predicted as", "rows", "share")
     lead = "Most frequent first; shares are relative to all rows with the true label."
@@ -213,9 +212,7 @@ def _calibration(report: Report) -> Section | None:
     return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), shown)
 
 
-def _label_errors(report: Report) -> Section | None:
-    if not report.label_errors:
-        return None
+def _label_errors(report: Report) -> Section:
     rows = [
         _row_cells(report, one.row, (one.given, one.suggested), f"{one.score:.2f}")
         for one in report.label_errors[:_MOST_ROWS]
@@ -229,11 +226,7 @@ def _label_errors(report: Report) -> Section | None:
     return Section("label_errors", "Likely label errors", lead, columns, tuple(rows), 3)
 
 
-def _rated_section(
-    key: str, title: str, report: Report, rated: tuple[RatedRow, ...]
-) -> Section | None:
-    if not rated:
-        return None
+def _rated_section(key: str, title: str, report: Report, rated: tuple[RatedRow, ...]) -> Section:
     kind = "g" if report.task == "regress" else "f"
     rows = tuple(
         _row_cells(report, one.row, (one.true, one.predicted), f"{one.score:.3{kind}}")
@@ -279,9 +272,7 @@ def _drift(report: Report) -> Section | None:
     return Section("drift", "Labelled vs. unlabelled texts", lead, columns, tuple(rows))
 
 
-def _drift_tokens(report: Report) -> Section | None:
-    if report.drift is None or not report.drift.tokens:
-        return None
+def _drift_tokens(report: Report) -> Section:
     rows = tuple(
         (
             translated("labelled" if one.score > 0 else "unlabelled"),
@@ -290,19 +281,19 @@ def _drift_tokens(report: Report) -> Section | None:
             f"{one.unlabelled:.3%}",
             f"{one.score:+.1f}",
         )
-        for one in report.drift.tokens
+        for one in (report.drift.tokens if report.drift else ())
     )
     columns = ("more in", "token", "labelled", "unlabelled", "deviations")
     lead = "The clearest differences in token frequency."
     return Section("drift_tokens", "Tokens that differ most", lead, columns, rows, 2)
 
 
-def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section | None:
+def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section:
     shown = {name: cleaned(plain_value(value), _TEXT) for name, value in facts.items()}
     if key == "data":  # settings keep their recipe names
         shown = {translated(name): translated(value) for name, value in shown.items()}
     rows = tuple((_name(name), value) for name, value in shown.items())
-    return Section(key, title, "", ("", ""), rows, 2) if rows else None
+    return Section(key, title, "", ("", ""), rows, 2)
 
 
 def plain_value(value: object) -> str:

@@ -29,7 +29,6 @@ from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import table_of
 from ownbert.tables.tables import Source, columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
-from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
@@ -116,7 +115,10 @@ class FitInput:
         self.rows = read_labelled(
             task, train, sources.get("dev"), seed=recipe.seed, per_label=recipe.labels_per_class
         )
-        self.test = self._read_test(sources.get("test"))
+        test = sources.get("test")
+        self.test = [] if test is None else task.read(test)
+        if test is not None:
+            task.check(self.test, test, "the training data")
         names = [str(path) for path in find_files(list(texts))] if texts else []
         self.corpus = Corpus(names, _column_in(names, recipe.text_column))
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
@@ -137,13 +139,6 @@ class FitInput:
         # Rows in memory are written again for every run, so modification times do not matter.
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}
-
-    def _read_test(self, source: Source | None) -> list[Row]:
-        if source is None:
-            return []
-        rows = list(self.rows.task.read(source))
-        self.rows.task.check(rows, source, "the training data")
-        return rows
 
     @property
     def learnt_from_test(self) -> int:

@@ -109,13 +109,19 @@ def find_task(
     Raises:
         InputError: ``fit`` does not support the task; the message names the right command.
     """
-    if name is not None:
+
+    def task_of(name: str) -> Task:
         kind = task_class(name)
-        if kind.name not in TEXT_TASKS:
+        uses = kind.uses()
+        given: Any = {k: v for k, v in label_options.items() if v is not None and k in uses}
+        return kind(TaskSettings(name=kind.name, **given), columns)
+
+    if name is not None:
+        if (known := task_class(name).name) not in TEXT_TASKS:
             raise InputError(
-                f"fit is for {', '.join(TEXT_TASKS)}; for {kind.name}: ownbert finetune {kind.name}"
+                f"fit is for {', '.join(TEXT_TASKS)}; for {known}: ownbert finetune {known}"
             )
-        return kind(_settings(kind.name, label_options), columns)
+        return task_of(name)
     if kind_of(path) == "txt":
         # Folders and workbooks are rejected with more specific messages.
         next(open_text(Path(str(path))), None)
@@ -128,26 +134,16 @@ def find_task(
     if "," in (columns.label or ""):
         names = find_columns(path, COLUMNS["regress"], columns)["label"]
         if len(names) > 1:
-            rows = (
-                values for _, values in itertools.islice(read_values(path, names), _SAMPLED_ROWS)
-            )
-            bits = are_bits([value for values in rows for value in values])
-            detected = "multilabel" if bits else "regress"
-            return task_class(detected)(_settings(detected, label_options), columns)
+            rows = itertools.islice(read_values(path, names), _SAMPLED_ROWS)
+            bits = are_bits([value for _, values in rows for value in values])
+            return task_of("multilabel" if bits else "regress")
     label = find_columns(path, COLUMNS["classify"], columns)["label"]
     # Read all labels: in a file sorted by label, some occur only at the end.
     cells = [v[0] for _, v in read_values(path, label)]
     detected, note = task_of_cells(cells)
-    task = task_class(detected)(_settings(detected, label_options), columns)
+    task = task_of(detected)
     task.label_note = note  # pyright: ignore
     return task
-
-
-def _settings(name: str, label_options: Mapping[str, str | None]) -> TaskSettings:
-    """The settings of a task, including those for reading labels."""
-    uses = task_class(name).uses
-    given: dict[str, Any] = {k: v for k, v in label_options.items() if v is not None and k in uses}
-    return TaskSettings(name=name, **given)
 
 
 def read_labelled(

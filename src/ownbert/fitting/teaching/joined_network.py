@@ -196,17 +196,11 @@ def _fit_scores(
 
 
 class _Fitted:
-    """Token scores that imitate linear models, and their best sum with scores fitted to labels.
+    """Token scores that imitate linear models, and ``scores``, their best sum with scores fitted to
+    labels, with its ``loss`` on the held-out rows.
 
-    Args:
-        imitated: the former.
-        counts, held_out: (n, V + P) and (N, V + P) features of the labelled texts and of the
-            held-out rows.
-        labels, targets: the targets of both.
-
-    Attributes:
-        scores: the sum, or the former alone as long as none has been fitted to labels.
-        loss: its loss on the held-out rows.
+    The features are (n, V + P) ``counts`` of the labelled texts, with the targets ``labels``, and
+    (N, V + P) of the held-out rows, with ``targets``.
     """
 
     def __init__(

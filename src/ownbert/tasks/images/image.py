@@ -58,7 +58,6 @@ class ImageTask(SingleLabelTask):
     example_row = '"image.png"'
     problem_type = "single_label_classification"
     metrics = ("accuracy", "macro_f1", "mcc")
-    uses = frozenset({"class_weights", "label_smoothing", "flip", "shift", "crop"})
     unit = "images"
     saved_attributes = ()
     reads_arrays = True
@@ -188,14 +187,12 @@ class ImageTask(SingleLabelTask):
     def encode(
         self, rows: Sequence[Row], builder: ImageInputBuilder, *, training: bool
     ) -> EncodedImages:
-        targets = self.targets(rows)
+        examples = ImageExamples(list(map(_image, rows)), self.targets(rows), builder)
+        if not training:
+            return EncodedImages(examples)
         settings = self.settings
         augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
-        return EncodedImages(
-            ImageExamples(list(map(_image, rows)), targets, builder),
-            augmentation=augmentation if training else None,
-            seed=self.seed,
-        )
+        return EncodedImages(examples, augmentation=augmentation, seed=self.seed)
 
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork

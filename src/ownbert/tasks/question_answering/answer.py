@@ -111,7 +111,7 @@ class QuestionAnsweringTask(Task):
     metrics = ("f1", "exact_match")
     text_keys = ("question",)
     output_options = frozenset({"threshold"})
-    uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop", "mask_rate"})
+    hidden_settings = frozenset({"max_windows"})
     unit = "questions"
 
     def __init__(self, *given: Any, **named: Any) -> None:

@@ -81,7 +81,6 @@ class EmbeddingTask(Task):
     purpose = "maps texts to vectors that are close for similar texts"
     head = "embedding"
     metrics = RETRIEVAL_METRICS
-    uses = frozenset({"pooling", "temperature"})
     unit = "pairs"
     averageable = False
     discrete = False
