@@ -124,14 +124,10 @@ def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, An
 
 def sources_in_memory(options: Mapping[str, Any]) -> tuple[Sources, dict[str, Any]]:
     """The training and dev rows that are in memory (None for files), and the other options."""
-    options = dict(options)
-    train, dev = (
-        options.pop(name)
-        if options.get(name) is not None and not isinstance(options[name], str)
-        else None
-        for name in ("train", "dev")
-    )
-    return (train, dev), options
+    names = ("train", "dev")
+    given = {name: options[name] for name in names if not isinstance(options.get(name), str | None)}
+    others = {name: value for name, value in options.items() if name not in given}
+    return (given.get("train"), given.get("dev")), others
 
 
 def without_files(recipe: FinetuneRecipe, sources: Sources) -> FinetuneRecipe:

@@ -249,11 +249,7 @@ class FinetuningRun(TrainingRun):
             self.adapted = adapt(
                 self.recipe,
                 texts_of(self.task, self.splits),
-                FinetuneFolder(
-                    folder.path / PRETRAINED / "model",
-                    resume=folder.resume,
-                    overwrite=not folder.resume,
-                ),
+                folder.member(f"{PRETRAINED}/model"),
                 learning_rate=self.defaults.learning_rate,
                 max_length=self.max_length,
                 quiet=quiet,
@@ -367,15 +363,13 @@ class FinetuningRun(TrainingRun):
 
     def _still_rising(self, job: Job, output: Path) -> str:
         """A note if the last of all epochs was clearly the best evaluation."""
-        best, epochs = job.state.best, self.recipe.run.epochs or 0
-        name = self.monitor.metric
+        best, step, name = job.state.best, job.state.step, self.monitor.metric
         scores = [row[name] for row in read_log(output) if row.get("evaluation") and name in row]
-        finished = job.run.max_steps is not None and job.state.step >= job.run.max_steps
-        if self.task.made is not None:  # more epochs would separate similar texts
-            return ""
-        if best is None or best["step"] < job.state.step or len(scores) < 2:
-            return ""
-        if not finished or self.given.run.max_steps is not None:
+        finished = job.run.max_steps is not None and step >= job.run.max_steps
+        last_is_best = best is not None and best["step"] >= step and len(scores) > 1
+        # More epochs of pairs made from single texts would separate similar texts.
+        fixed = self.given.run.max_steps is not None or self.task.made is not None
+        if fixed or not finished or not last_is_best:
             return ""
         gain = scores[-1] - scores[-2]
         if self.monitor.lower:
@@ -383,7 +377,8 @@ class FinetuningRun(TrainingRun):
         if gain < _STILL_RISES:
             return ""
         direction = "falling" if self.monitor.lower else "rising"
-        return f"the dev score was still {direction}: try --epochs {2 * epochs}"
+        epochs = 2 * (self.recipe.run.epochs or 0)
+        return f"the dev score was still {direction}: try --epochs {epochs}"
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
         """Compare bfloat16 with float32 on the dev rows that are evaluated during training, if the

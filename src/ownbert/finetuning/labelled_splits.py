@@ -94,9 +94,7 @@ class LabelledSplits:
     Args:
         task: task, which learns labels and scales from the training rows unless ``learnt``.
         recipe: recipe with the files.
-        rows: training rows, and dev rows or None, instead of the files. Training rows may have
-            soft targets (``tasks/soft_targets.py``), dev rows must not.
-        sources: sources for the task to read training and dev rows from, instead of the files.
+        rows, sources: see ``FinetuningRun``; dev rows must not have soft targets.
         learnt: whether the task has its labels and scales already.
 
     Raises:

@@ -65,10 +65,8 @@ def save_card(
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
         return f"{path} was not written by ownbert and is kept; no model card was written"
-    versions = (
-        f"ownbert {ownbert.__version__}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}"
-    )
+    python = platform.python_version()
+    versions = f"ownbert {ownbert.__version__}, torch {torch.__version__}, Python {python}"
     origin = hub_base(str(base)) if base else ""
     front = {**front, **({"base_model": origin} if origin else {}), "tags": ["ownbert"]}
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)

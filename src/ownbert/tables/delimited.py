@@ -191,11 +191,9 @@ def _quoted_row(
 ) -> _Row | None:
     """Parse a row by the csv rules.
 
-    Returns None if it has another number of fields, or contains a line that is a row by itself.
-    Lines after the row are pushed back; if there is no row, all but ``start``.
-
-    Args:
-        whole: all fields of the row must be quoted; then it may contain such lines.
+    Returns None if it has another number of fields, or contains a line that is a row by itself,
+    unless its fields must all be quoted (``whole``). Lines after the row are pushed back; if there
+    is no row, all but ``start``.
     """
     if not any('"' in line for _, line in start):
         return None

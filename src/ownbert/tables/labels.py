@@ -482,10 +482,7 @@ def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     """The common length of all cells if they are vectors of 0 and 1; 0 if they are not.
 
     Lists of one item, and lists of different lengths without repetitions, are sets of the labels 0
-    and 1.
-
-    Raises:
-        InputError: the vectors have different lengths.
+    and 1; vectors of different lengths are refused.
     """
     if not values or not all(isinstance(value, list) for value in values):
         return 0

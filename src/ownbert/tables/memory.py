@@ -350,11 +350,8 @@ def _names_of_pairs(
 ) -> Sequence[str] | None:
     """The column names of pairs of texts with a label; None if the texts are no pairs.
 
-    A pair is a tuple of two texts, as in ``Predictor``. Tuples of two words without spaces are the
-    words of a text if the task reads no pairs.
-
-    Raises:
-        InputError: the texts are pairs, but the task reads no pairs.
+    A pair is a tuple of two texts, as in ``Predictor``. If the task reads no pairs, tuples of two
+    words without spaces are the words of a text, and others are refused.
     """
     if not all(
         isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)

@@ -6,7 +6,7 @@ minus the bias. An n-gram's contribution is divided among the characters of its 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -76,21 +76,15 @@ def _spans(row: Texts) -> list[list[_Span]]:
     """The character spans of each token of a row; a token shared by both texts has spans in
     both."""
     texts = row.rows[0]
-    spans_by_token = [
-        [[(number, start, end)] for start, end in spans_of(text, row.kind)]
+    spans = [
+        [(number, start, end)]
         for number, text in enumerate(texts)
+        for start, end in spans_of(text, row.kind)
     ]
-    spans = [text_spans for of_text in spans_by_token for text_spans in of_text]
     for token in row.tokens[0][len(spans) :]:  # \x03 and then the token
-        name = token[1:]
-        spans.append(
-            [
-                span
-                for token_spans, known in zip(spans, row.tokens[0], strict=False)
-                if known.removeprefix("\x02") == name
-                for span in token_spans
-            ]
-        )
+        known = zip(spans, row.tokens[0], strict=False)
+        same = [own for own, name in known if name.removeprefix("\x02") == token[1:]]
+        spans.append([*chain(*same)])
     return spans
 
 

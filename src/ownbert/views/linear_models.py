@@ -207,8 +207,8 @@ def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _separate(
     features: Any, positive: np.ndarray, fitted: Any, naive_bayes: bool
 ) -> tuple[np.ndarray, float]:
-    """Weights (F) and bias of a scikit-learn model ``fitted`` to separate the rows in ``own``
-    (boolean) from the others."""
+    """Weights (F) and bias of a scikit-learn model ``fitted`` to separate the ``positive`` rows
+    from the others."""
     if positive.all() or not positive.any():
         return np.zeros(features.shape[1], dtype=np.float32), _log_odds(positive)
     ratio = _log_count_ratio(features, positive) if naive_bayes else None

@@ -252,7 +252,7 @@ def _weights(counts: Matrix) -> np.ndarray:
 
 
 def _slope(given: np.ndarray, target: np.ndarray) -> float:
-    """The factor that brings ``given`` nearest to ``wanted``, up to an offset per column."""
+    """The factor that brings ``given`` nearest to ``target``, up to an offset per column."""
     given, target = (x - x.mean(0) for x in (given, target))
     return float((given * target).sum() / max(_TINY, float(np.square(given).sum())))
 

@@ -158,8 +158,7 @@ class EncodedImages(EncodedRows):
     def subset(self, indices: Sequence[int]) -> EncodedRows:
         images, targets = self.examples.images, self.examples.targets
         chosen = [images[i] for i in indices], [targets[i] for i in indices]
-        notes = [self.notes[i] for i in indices]
-        return EncodedImages(ImageExamples(*chosen, self.examples.builder), notes=notes)
+        return EncodedImages(ImageExamples(*chosen, self.examples.builder))
 
     def identity(self) -> str:
         digest = hashlib.sha256()

@@ -78,9 +78,6 @@ class TaggingTask(Task):
     gives_probabilities = True
     output_options = frozenset({"threshold"})
     text_keys = ()  # ``output_row`` may join the words to a text
-    uses = frozenset(
-        {"stride", "label_smoothing", "crf", "tag_all", "rdrop", "mask_rate", "feature_size"}
-    )
     unit = "sentences"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

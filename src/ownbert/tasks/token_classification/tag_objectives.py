@@ -75,7 +75,9 @@ class CrfObjective(TaggingObjective):
         return Loss(total, _count_correct(logits, batch.tags), sum(counts))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        a, b = (word_marginals(logits, batch, self.crf) for logits in (one, two))
+        assert batch.tags is not None
+        tagged, counts = batch.tags >= 0, word_counts(batch)
+        a, b = (word_marginals(x.float()[tagged], counts, self.crf) for x in (one, two))
         return symmetric_kl(a, b).sum()
 
 
@@ -100,13 +102,12 @@ def pad_sentences(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
     return padded, torch.arange(padded.shape[1], device=values.device) < lengths[:, None]
 
 
-def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
-    """(T, C) -> (words, C): the log-probability of each tag of a word given the whole sentence."""
-    assert batch.tags is not None
-    emissions = logits.float()[batch.tags >= 0]
+def word_marginals(emissions: Tensor, counts: list[int], crf: Any) -> Tensor:
+    """(words, C) -> (words, C): the log-probability of each tag of a word given the whole
+    sentence."""
     if not len(emissions):
         return emissions
-    padded, mask = pad_sentences(emissions, word_counts(batch))
+    padded, mask = pad_sentences(emissions, counts)
     return log_marginals(crf, padded, mask)[mask]
 
 
@@ -119,12 +120,9 @@ def marginals(emissions: np.ndarray, counts: list[int], crf: Any) -> np.ndarray:
         counts: number of words of each sentence.
         crf: CRF, whose transitions may be arrays.
     """
-    if not len(emissions):
-        return emissions
     names = ("transitions", "start_transitions", "end_transitions")
     crf = SimpleNamespace(**{name: torch.as_tensor(getattr(crf, name)) for name in names})
-    padded, mask = pad_sentences(torch.from_numpy(emissions), counts)
-    return log_marginals(crf, padded, mask)[mask].exp().numpy()
+    return word_marginals(torch.from_numpy(emissions), counts, crf).exp().numpy()
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
