@@ -80,9 +80,8 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
     if folder.resume and (output / ENSEMBLE).exists():
-        require_same_identity(
-            output, read_json(output / ENSEMBLE, check=_FILE)["identity"], run.identity
-        )
+        before = read_json(output / ENSEMBLE, check=_FILE)
+        require_same_identity(output, before["identity"], run.identity)
     refuse_foreign(output, [member.name for member in members])
     run.check_model()
     folder.reserve(run.identity)
@@ -146,12 +145,10 @@ def _seed_members(run: FinetuningRun) -> list[_Member]:
 
 
 def _fold_members(run: FinetuningRun) -> list[_Member]:
-    count, rows = run.given.run.folds or 0, run.splits.train_rows
-    if not run.task.averageable:
-        raise InputError(
-            f"run.folds averages predictions, which is not possible for {run.task.name}"
-        )
-    texts = [run.task.fold_keys(row) for row in rows]
+    count, rows, task = run.given.run.folds or 0, run.splits.train_rows, run.task
+    if not task.averageable:
+        raise InputError(f"run.folds averages predictions, which is not possible for {task.name}")
+    texts = [task.fold_keys(row) for row in rows]
     folds = fold_of(rows, count, seed=run.given.seed, texts=texts)
     if len(set(folds)) < count:
         raise InputError(
@@ -190,10 +187,8 @@ def fold_of(
     fold_of_row = [0] * len(rows)
     for group in shuffled:
         votes = Counter(t for i in group if isinstance(t := rows[i].target, str))
-        costs = [
-            (sum(labels[f][label] * n for label, n in votes.items()), sizes[f])
-            for f in range(count)
-        ]
+        known = zip(labels, sizes, strict=True)
+        costs = [(sum(own[label] * n for label, n in votes.items()), size) for own, size in known]
         fold = costs.index(min(costs))
         labels[fold] += votes
         sizes[fold] += len(group)

@@ -17,11 +17,7 @@ from ownbert.train.state_files import newest_state
 # Results of a search; its runs are in the folder ``search``.
 SEARCH = "search.json"
 # Files of sentence-transformers.
-_EMBEDDING_FILES = (
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-)
+_EMBED_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 # Folder for continued pretraining on the texts of the task.
 PRETRAINED = "pretrained"
 
@@ -80,7 +76,7 @@ class FinetuneFolder(RunFolder):
         super().check(identity, vocabularies)
 
     def written(self) -> list[str]:
-        names = [SEARCH, PRETRAINED, *_EMBEDDING_FILES, "1_Pooling", CONFUSION, PROCESSOR]
+        names = [SEARCH, PRETRAINED, *_EMBED_FILES, "1_Pooling", CONFUSION, PROCESSOR]
         return [*super().written(), *names]
 
     def replaced(self) -> list[Path]:
@@ -89,5 +85,5 @@ class FinetuneFolder(RunFolder):
         folders = [self.path / "search"] if SEARCH in several else []
         if ENSEMBLE in several:
             folders += [*self.path.glob("fold-[0-9]*"), *self.path.glob("seed-[0-9]*")]
-        files = [self.path / name for name in (PRETRAINED, *several, *_EMBEDDING_FILES)]
+        files = [self.path / name for name in (PRETRAINED, *several, *_EMBED_FILES)]
         return [*super().replaced(), *folders, *files]

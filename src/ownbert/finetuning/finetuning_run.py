@@ -512,16 +512,14 @@ def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
 
 
 def _refuse_freezing(layers: int, description: Description) -> None:
-    config = description.config
+    most = description.config.num_hidden_layers
     if layers and description.decoder is not None:
         raise InputError(
             f"model.freeze is for models without a decoder, but a {description.architecture} has "
             "one"
         )
-    if layers > config.num_hidden_layers:
-        raise InputError(
-            f"model.freeze is {layers}; the model has {config.num_hidden_layers} layers"
-        )
+    if layers > most:
+        raise InputError(f"model.freeze is {layers}; the model has {most} layers")
 
 
 def _max_length(length: int | None, config: EncoderConfig) -> int:

@@ -145,9 +145,8 @@ class LabelledSplits:
         if rate := self.recipe.task.mask_rate:
             tokenizer = builder.tokenizer
             ordinary = ordinary_tokens(tokenizer.vocab_size, tokenizer.special_ids)
-            self.train_data = replace(
-                self.train_data, masking=Masking(tokenizer.mask_id, ordinary, rate)
-            )
+            masking = Masking(tokenizer.mask_id, ordinary, rate)
+            self.train_data = replace(self.train_data, masking=masking)
         if self.dev_rows is not None:
             self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
 
@@ -211,9 +210,8 @@ class LabelledSplits:
     def unknown_warnings(self) -> Iterator[str]:
         """A warning if the vocabulary does not fit the training rows."""
         unknown = UnknownWords(self.builder.tokenizer)
-        unknown.count(
-            [e.token_ids for e in self.train_data.examples], self.task.texts_of(self.train_rows)
-        )
+        ids = [e.token_ids for e in self.train_data.examples]
+        unknown.count(ids, self.task.texts_of(self.train_rows))
         if warning := unknown.warning():
             yield warning
 

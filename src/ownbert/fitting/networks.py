@@ -331,9 +331,8 @@ def taught_rows(
         texts: N unlabelled texts.
         outputs: (N, C) probabilities or regression values.
     """
-    taught = [
-        Row(0, text, tuple(map(float, output))) for text, output in zip(texts, outputs, strict=True)
-    ]
+    pairs = zip(texts, outputs, strict=True)
+    taught = [Row(0, text, tuple(map(float, output))) for text, output in pairs]
     return [*rows.first_fold[0], *taught]
 
 

@@ -239,12 +239,10 @@ def find_columns(
         if spec.role not in found and spec.set_aside is not None:
             excluded = {*COUNTERS, *spec.set_aside}
             taken = {name for several in found.values() for name in several}
-            remaining = [
-                name for name in names if name.lower() not in excluded and name not in taken
-            ]
+            left = [name for name in names if name.lower() not in excluded and name not in taken]
             text = spec.role == "text"
-            if len(remaining) == 1 and not (text and are_numbers(path, remaining[0])):
-                found[spec.role] = (remaining[0],)
+            if len(left) == 1 and not (text and are_numbers(path, left[0])):
+                found[spec.role] = (left[0],)
                 if text and len(names) == 1:
                     warn_if_headless(path, names)
     for spec in wanted:
@@ -326,9 +324,7 @@ def positional_names(
         usual: dict[str, str] = dict(zip(("text", "second"), both, strict=False))
         if not labelled and wanted[0].names[0] in WORD_NAMES:
             usual["text"] = TEXT_NAMES[0]  # a plain text; a row of words is a list
-        return [
-            getattr(given, spec.role) or usual.get(spec.role) or spec.names[0] for spec in wanted
-        ]
+        return [getattr(given, s.role) or usual.get(s.role) or s.names[0] for s in wanted]
 
     return names
 

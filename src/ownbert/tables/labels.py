@@ -473,9 +473,8 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
                 f"{cells.places[i]}: the labels start with {first[i]} but are not a JSON list; "
                 'write them as ["one", "two"], with double quotes'
             )
-    return [
-        value if items is None else items for value, items in zip(cells.values, parsed, strict=True)
-    ]
+    pairs = zip(cells.values, parsed, strict=True)
+    return [value if items is None else items for value, items in pairs]
 
 
 def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:

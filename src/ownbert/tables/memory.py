@@ -397,9 +397,7 @@ def _of_table(data: Any, name: str) -> MemoryTable:
             return _of_records(named, name)
         keys = {str(key): key for key in given}
         read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
-        return MemoryTable(
-            name, tuple(keys), lambda names: read(data, [keys[key] for key in names])
-        )
+        return MemoryTable(name, tuple(keys), lambda names: read(data, [keys[k] for k in names]))
     keys = {str(key): key for key in data.columns}
     return MemoryTable(
         name,

@@ -90,9 +90,7 @@ def clearly_better(
     """Whether the mean loss of scores is smaller than that of others for the same rows by more than
     a multiple of the standard error of the difference."""
     blocks = np.array_split(np.arange(len(targets)), min(len(targets), _BLOCKS))
-    gains = [
-        loss(targets[rows], others[rows]) - loss(targets[rows], scores[rows]) for rows in blocks
-    ]
+    gains = [loss(targets[b], others[b]) - loss(targets[b], scores[b]) for b in blocks]
     return bool(np.mean(gains) > errors * np.std(gains) / math.sqrt(len(gains)))
 
 

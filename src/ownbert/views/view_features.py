@@ -215,10 +215,8 @@ class WordVectorView(LsaView):
         corpus: Any = SimpleNamespace(tokens=flat, document_ends=ends)
         # Rare character bigrams are random, and factorising so many takes long.
         least = 2 if labelled.kind == "chinese" else 1
-        vectors = cooccurrence_vectors(
-            corpus, _VECTOR_SIZE, np.ones(ngrams.size, dtype=bool), least=least
-        )
-        return cls(ngrams, idf, vectors)
+        ordinary = np.ones(ngrams.size, dtype=bool)
+        return cls(ngrams, idf, cooccurrence_vectors(corpus, _VECTOR_SIZE, ordinary, least=least))
 
 
 VIEWS: Mapping[str, type[View]] = {

@@ -308,9 +308,8 @@ def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Exam
         intermediate_size=config.intermediate_size + len(pairs),
     )
     with shapes_alone():
-        wide = Model(
-            wider, [*model.specs.values()], labels=model.labels, model_type=model.model_type
-        )
+        specs = [*model.specs.values()]
+        wide = Model(wider, specs, labels=model.labels, model_type=model.model_type)
     materialize(wide)
     deviations = _deviations(model, examples[:_MEASURED])
     with torch.no_grad():

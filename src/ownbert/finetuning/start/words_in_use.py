@@ -71,9 +71,8 @@ class WordsInUse:
     def _use(self) -> None:
         second_reading = self.second_reading
         if second_reading is not None:
-            second_reading = replace(
-                second_reading, start_id=int(self.index_of[second_reading.start_id])
-            )
+            start = int(self.index_of[second_reading.start_id])
+            second_reading = replace(second_reading, start_id=start)
         self._set_embeddings(self.used, second_reading)
         for table in self.tables:
             table.ids = self.ids

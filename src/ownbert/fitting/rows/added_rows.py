@@ -92,10 +92,8 @@ def _labelled(
     return labelled
 
 
-def _names(columns_by_role: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(
-        name for role in ("text", "second", "label") for name in columns_by_role.get(role, ())
-    )
+def _names(found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(name for role in ("text", "second", "label") for name in found.get(role, ()))
 
 
 def _key(values: Sequence[Any]) -> tuple[str, ...]:

@@ -91,9 +91,8 @@ def self_train(
     of_folds: list[list[LinearModel]] = []
     for learn, held_out in rows.folds:
         of_folds.append(_rounds(features, weights, rows.targets[learn], learn, seconds))
-        fold_scores = [
-            m.scores(f.labelled[held_out]) for m, f in zip(of_folds[-1], features, strict=True)
-        ]
+        of_fold = zip(of_folds[-1], features, strict=True)
+        fold_scores = [m.scores(f.labelled[held_out]) for m, f in of_fold]
         scores.append(np.mean(fold_scores, axis=0))
         models = zip(of_folds[-1], fold_scores, strict=True)
         unknown.append(np.all([model.knows_nothing(each) for model, each in models], axis=0))

@@ -54,9 +54,7 @@ def _word_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
 
 
 def _chinese(gold: str, answer: str) -> tuple[float, float]:
-    first, second = (
-        text.lower().strip().translate(_CHINESE_PUNCTUATION) for text in (gold, answer)
-    )
+    first, second = (t.lower().strip().translate(_CHINESE_PUNCTUATION) for t in (gold, answer))
     one, two = _SEGMENTS.findall(first), _SEGMENTS.findall(second)
     common = SequenceMatcher(None, one, two, autojunk=False).find_longest_match().size
     return float(first == second), _f1(common, len(one), len(two))

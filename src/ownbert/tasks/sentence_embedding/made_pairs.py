@@ -79,9 +79,7 @@ class RecutPieces(EncodedRows):
         assert example.parts is not None
         assert isinstance(example.label, np.ndarray)
         size, before = example.parts[0], self.before
-        ids, types = (
-            [values[:size], values[size:]] for values in (example.token_ids, example.type_ids)
-        )
+        ids, types = ([v[:size], v[size:]] for v in (example.token_ids, example.type_ids))
         inner = np.concatenate([text_ids[before : len(text_ids) - self.after] for text_ids in ids])
         quarter = len(inner) // 4
         if example.label[0] == example.label[1] or quarter == 0:

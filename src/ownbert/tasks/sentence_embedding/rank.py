@@ -140,9 +140,7 @@ class EmbeddingTask(Task):
         if scored or "negative" in columns_by_role:
             find_columns(path, self.column_specs, self.columns, pair=True)  # raises
         refuse_ambiguous(path, columns_by_role, self.columns)
-        return {
-            role: columns_by_role[role] for role in ("text", "label") if role in columns_by_role
-        }
+        return {k: names for k, names in columns_by_role.items() if k in ("text", "label")}
 
     def hold_out(
         self, rows: Sequence[Row], source: Source, seed: int

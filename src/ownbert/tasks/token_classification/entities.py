@@ -95,10 +95,8 @@ def score_tags(
 ) -> Scores:
     """Metrics of tags other than entity tags; the micro-averages equal the accuracy."""
     indices = {label: i for i, label in enumerate(labels)}
-    true_tags, tags = (
-        [indices[tag] for tags in each for tag in tags] for each in (truth, predicted)
-    )
-    by_tag = score_labels(true_tags, tags, labels)
+    true, found = ([indices[tag] for tags in each for tag in tags] for each in (truth, predicted))
+    by_tag = score_labels(true, found, labels)
     warning = (
         "the tags are not entity tags (such as O, B-x, I-x): f1, precision and recall are the "
         "share of correctly tagged words; scores per label are those of single tags"

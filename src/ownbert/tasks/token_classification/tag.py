@@ -208,11 +208,7 @@ class TaggingTask(Task):
             the mean probability of its tags.
         """
         text, _ = text_of(row)
-        output: dict[str, Any] = {
-            "text": text,
-            "words": list(row.texts),
-            "tags": list(decided.tags),
-        }
+        output: Any = {"text": text, "words": list(row.texts), "tags": list(decided.tags)}
         if are_entity_tags(self.labels):
             output["entities"] = [
                 {"type": kind, "start": start, "end": end, "text": part, "score": round(score, 6)}

@@ -141,7 +141,5 @@ def join_windows(examples: Iterable[Example], *, marks: bool = False) -> Example
             column += getattr(example, name).astype(kinds[name]).tobytes()
         if example.words is not None:
             words.append(example.words)
-    arrays: dict[str, Any] = {
-        name: np.frombuffer(column, kinds[name]) for name, column in columns.items()
-    }
+    arrays: Any = {name: np.frombuffer(column, kinds[name]) for name, column in columns.items()}
     return Example(**arrays, parts=tuple(parts), words=np.concatenate(words) if words else None)
