@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe
 from ownbert.cli import app
+from ownbert.finetuning.ensemble import fold_of
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.multiple_choice import MultipleChoiceTask
@@ -198,6 +200,12 @@ def test_tables_of_every_kind(tmp_path: Path):
     assert same(read(tmp_path, "\n".join(lines), "rows.jsonl"))
     rows = list(MultipleChoiceTask().stream(tmp_path / "rows.jsonl"))
     assert [(row.texts, row.target) for row in rows] == [(texts, None) for texts, _ in expected]
+
+
+def test_empty_prompts_do_not_connect_rows():
+    rows = [Row(i, ("", f"one {i}", f"other {i}"), 0) for i in range(20)]
+    keys = [MultipleChoiceTask().fold_keys(row) for row in rows]
+    assert sorted(Counter(fold_of(rows, 5, seed=0, texts=keys)).values()) == [4] * 5
 
 
 def test_labels_from_one_are_seen_by_the_whole_file(tmp_path: Path):
