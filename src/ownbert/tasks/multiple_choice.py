@@ -149,8 +149,8 @@ class MultipleChoiceTask(Task):
         return Scores({"accuracy": float(np.mean(correct))})
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
-        """The prompt only, unless it is empty, because many rows may share the same choices."""
-        return [text for text in row.texts[:1] if text.strip()]
+        """The prompt only, because many rows may share the same choices."""
+        return super().fold_keys(replace(row, texts=row.texts[:1]))
 
     def readable_target(self, row: Row) -> str:
         return f"{row.target} ({row.texts[1 + row.target]})"

@@ -273,7 +273,7 @@ class QuestionAnsweringTask(Task):
 
     def fold_keys(self, row: Row) -> Sequence[Any]:
         """The context only, because many rows may have the same question."""
-        return row.texts[1:]
+        return super().fold_keys(replace(row, texts=row.texts[1:]))
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
         return f"no answer {sum(not row.target for row in rows) / len(rows):.1%}"
