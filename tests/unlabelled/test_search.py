@@ -202,8 +202,15 @@ def test_chinese_is_found_by_its_characters(pretrained: Path, tmp_path: Path):
     texts = ["我的包裹还没到", "音乐专辑发行了", "学校在北京"]
     for name, others in (("chinese", []), ("mixed", ["a parcel that is late"] * 40)):
         index = build_index(pretrained, [*others, *texts], tmp_path / name)
-        assert index.settings["kind"] == "chinese"
         assert index.search("包裹在哪里", by="words")[0]["row"] == len(others) + 1
+
+
+def test_words_are_found_with_their_marks(pretrained: Path, tmp_path: Path):
+    """Vowel signs belong to their word, and accents may be written apart (NFD) or not (NFC)."""
+    texts = ["दान पुण्य", "दिन रात", "kun\u0303atai\u0303 w1", "kunatai w2"]
+    index = build_index(pretrained, texts, tmp_path / "index")
+    assert [hit["row"] for hit in index.search("दिन", by="words")] == [2]
+    assert [hit["row"] for hit in index.search("Kuñataĩ", by="words")] == [3]
 
 
 def test_standard_input_is_indexed(pretrained: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from ownbert.corpus.sparse import sparse
 from ownbert.exceptions import InputError
 from ownbert.views.blending import from_scores
+from ownbert.views.contributions import contributions
 from ownbert.views.linear_files import LINEAR
 from ownbert.views.linear_models import Targets, fit_linear, log_softmax
 from ownbert.views.linear_view import LinearView
+from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts
 
 
@@ -190,3 +193,17 @@ def test_texts_without_a_known_word_have_the_prior(name: str, task: str, tmp_pat
     assert model.knows_nothing(scores).tolist() == [True, True, False]
     share = from_scores(task, scores)[0, -1]
     assert share == pytest.approx(4 / 34, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["tfidf", "characters", "lsa"])
+def test_both_ways_of_writing_accents_give_the_same_features(name: str):
+    rows = [(f"ñandu g̃uahẽ {word}, Ñandu é.",) for word in ("ára", "óga", "ẹ́")] * 2
+    nfc, nfd = ([(normalize(form, row[0]),) for row in rows] for form in ("NFC", "NFD"))
+    kind = text_kind(row[0] for row in nfc)
+    view = VIEWS[name].fit(Texts(nfc, kind), Texts([], kind))
+    one, two = (sparse.csr_array(view.features(Texts(form, kind))).todense() for form in (nfc, nfd))
+    np.testing.assert_array_equal(one, two)
+    for text in nfc[0][0], nfd[0][0]:
+        weights = np.random.default_rng(0).normal(size=one.shape[1])
+        shares = contributions(view, (text,), kind, weights)[0]
+        assert shares.sum() == pytest.approx(one[0] @ weights, rel=1e-4)

@@ -1,9 +1,12 @@
 """What kind of text it is, and its tokens."""
 
+from typing import Literal
+from unicodedata import normalize
+
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.views.tokens import KINDS, spans_of, splitter, text_kind, tokens_of
+from ownbert.views.tokens import KINDS, lowered, spans_of, splitter, text_kind, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -15,6 +18,9 @@ from ownbert.views.tokens import KINDS, spans_of, splitter, text_kind, tokens_of
         (["这部电影在1999年上映。", "不错 的 片子"], "chinese"),
         (["これは映画です"], "chinese"),
         (["", "   "], "words"),
+        (["हिन्दी में"], "marked"),
+        (["a caf\u00e9, not a café"], "marked"),
+        (["good ❤\ufe0f"], "words"),
     ],
 )
 def test_the_kind_is_seen(texts: list[str], kind: str):
@@ -27,6 +33,25 @@ def test_each_kind_is_split_in_its_way():
     assert splitter("chinese")("北京Hotel 5号") == ["北", "京", "hotel", "5", "号"]
     with pytest.raises(InputError, match="the kind of text is 'x'"):
         splitter("x")
+
+
+def test_words_have_their_marks_however_they_are_written():
+    split = splitter("marked")
+    assert split("हिन्दी का दिन।") == ["हिन्दी", "का", "दिन", "।"]
+    assert split("Gu\u0303ahẽ g\u0303a, İzmir") == ["gũahẽ", "g\u0303a", ",", "i\u0307zmir"]
+    assert split("good ❤\ufe0f 北京x") == ["good", "❤", "\ufe0f", "北", "京", "x"]
+    for text in ("Ñe'ẽ e\u0323\u0301 Å", "한국어", "שָׁלוֹם"):
+        assert split(normalize("NFD", text)) == split(normalize("NFC", text))
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_tokens_cover_letters_that_are_written_apart(form: Literal["NFC", "NFD"]):
+    words = [normalize(form, word) for word in ("Ñe\u0303ẽ", "İz", "한국어", "हिन्दी", "x", "ẹ́")]
+    text = " ".join(words)
+    assert [text[start:end] for start, end in spans_of(text, "marked")] == words
+    small, where = lowered(text, "marked")
+    assert len(small) == len(where)
+    assert [*where] == sorted(where)
 
 
 def test_pairs_mark_the_second_text_and_what_both_have():

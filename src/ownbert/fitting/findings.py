@@ -106,7 +106,7 @@ def make_report(
         data={
             "labelled texts": len(rows.learnt),
             "texts without labels": len(given.read),
-            "kind of text": given.kind,
+            "kind of text": "words" if given.kind == "marked" else given.kind,
             "compared on": rows.source,
         },
         settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},

@@ -112,7 +112,7 @@ class Progress:
 def describe_data(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
     """Describe the training data in one line."""
     labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
-    words = {"ids": "ids", "words": "words", "chinese": "a script without spaces"}[kind]
+    words = {"ids": "ids", "chinese": "a script without spaces"}.get(kind, "words")
     return (
         f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
         f"{unlabelled:,} unlabelled texts; compared on {rows.source}; {minutes:g} min"

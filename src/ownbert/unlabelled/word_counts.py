@@ -21,7 +21,7 @@ class WordCounts:
         path: temporary file, to be removed by the caller.
 
     Attributes:
-        kind: kind of the texts, ids or chinese, detected in the first block. Later texts may be in
+        kind: kind of the texts, ids or marked, detected in the first block. Later texts may be in
             another language, so characters of scripts without spaces are words everywhere.
         words: index of each word.
     """
@@ -34,7 +34,7 @@ class WordCounts:
 
     def add(self, texts: Sequence[str]) -> None:
         """Count the words of a block of texts."""
-        self.kind = self.kind or ("ids" if text_kind(texts) == "ids" else "chinese")
+        self.kind = self.kind or ("ids" if text_kind(texts) == "ids" else "marked")
         split, known = splitter(self.kind), self.words
         # Saved words are separated by zero bytes.
         tokens = [split(text.replace("\0", " ")) for text in texts]

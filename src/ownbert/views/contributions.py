@@ -95,7 +95,7 @@ def _characters(
     small, spans, pending = [" "], [[]], False
     for number, text in enumerate(row.rows[0]):
         pending = len(small) > 1
-        for letter, place in zip(*lowered(text), strict=True):
+        for letter, place in zip(*lowered(text, row.kind), strict=True):
             if letter.isspace():
                 pending = len(small) > 1
                 continue

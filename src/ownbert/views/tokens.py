@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from functools import cache
+from itertools import groupby, islice
+from unicodedata import category, normalize
 
 from ownbert.exceptions import InputError
 
 # ids: space-separated tokens, unchanged. words: letters and punctuation, lower-cased. chinese: the
-# same, but each character of a script without spaces is a token.
-KINDS = ("ids", "words", "chinese")
+# same, but each character of a script without spaces is a token. marked: like chinese, but words
+# include their combining marks, and both ways of writing them (NFC and NFD) are equal.
+KINDS = ("ids", "words", "chinese", "marked")
 
 # Scripts without spaces: kana, Chinese characters, Thai, Lao, Khmer, Burmese.
 _UNSPACED = (
@@ -20,6 +23,8 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _BLANKS_APART = re.compile(r"\S+")
 _CHARACTER_OR_REST = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
+# The end of a Korean syllable that is written as separate letters, and joiners inside words.
+_VOWELS, _JOINERS = "\u1160-\u11ff", "\u200c\u200d"
 # A code-like token: no letters at all, or letters and digits.
 _CODE = re.compile(r"[\W\d_]+|(?=.*\d)(?=.*[^\W\d_]).+")
 
@@ -27,6 +32,15 @@ _LOOKED_AT = 2_000  # texts inspected
 _CHARACTERS = 2_000  # characters inspected per text
 _CODES = 0.8  # minimum share of code-like tokens for ids
 _CHINESE = 0.2  # minimum share of characters for a script without spaces
+
+
+@cache
+def marks() -> str:
+    """Combining marks (accents, vowel signs), which ``\\w`` does not contain, as ranges for a
+    character class of a regular expression."""
+    runs = groupby(range(0x300, 0x1F000), lambda code: category(chr(code)).startswith("M"))
+    spans = [[*run] for are_marks, run in runs if are_marks]
+    return "".join(f"{chr(span[0])}-{chr(span[-1])}" for span in spans)
 
 
 def text_kind(texts: Iterable[str]) -> str:
@@ -45,7 +59,12 @@ def text_kind(texts: Iterable[str]) -> str:
     if unspaced >= _CHINESE * letters:
         return "chinese"
     codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
-    return "ids" if codes >= _CODES * len(tokens) else "words"
+    if codes >= _CODES * len(tokens):
+        return "ids"
+    # Texts to be predicted may be written in the other way (NFC or NFD).
+    apart = re.compile(rf"[^\W\d_][{marks()}{_VOWELS}]")
+    wide = (normalize("NFD", text.lower()) for text in sample if not text.isascii())
+    return "marked" if any(map(apart.search, wide)) else "words"
 
 
 def splitter(kind: str) -> Callable[[str], list[str]]:
@@ -54,26 +73,43 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
         return str.split
     if kind not in KINDS:
         raise InputError(f"the kind of text is {kind!r}; one of {', '.join(KINDS)}")
-    pattern = _WORD if kind == "words" else _CHARACTER_OR_WORD
-    return lambda text: pattern.findall(text.lower())
+    pattern = _pattern(kind)
+    return lambda text: pattern.findall(in_lower_case(text, kind))
+
+
+@cache
+def _pattern(kind: str) -> re.Pattern[str]:
+    if kind != "marked":
+        return {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
+    letters, inside = rf"[^\W{_UNSPACED}]", rf"(?![\0-\u02ff])[{marks()}{_JOINERS}]+"
+    return re.compile(rf"[{_UNSPACED}]|{letters}+(?:{inside}{letters}*)*|[^\w\s]")
+
+
+def in_lower_case(text: str, kind: str) -> str:
+    """A text of this kind as its tokens are compared."""
+    return normalize("NFC", text.lower()) if kind == "marked" else text.lower()
 
 
 def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
     """The character spans (start, end) of the tokens in a text of this kind."""
     text = text.replace("\0", " ")  # as in ``tokens_of``
-    pattern = {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
-    small, where = (text, range(len(text))) if kind == "ids" else lowered(text)
-    matches = pattern.finditer(small)
-    return [(where[each.start()], where[each.end() - 1] + 1) for each in matches]
+    small, where = (text, range(len(text))) if kind == "ids" else lowered(text, kind)
+    ends = [*where[1:], len(text)]
+    return [
+        (where[each.start()], max(ends[each.end() - 1], where[each.start()] + 1))
+        for each in _pattern(kind).finditer(small)
+    ]
 
 
-def lowered(text: str) -> tuple[str, Sequence[int]]:
-    """A text in lower case, and the index in ``text`` of each of its characters: one letter may
-    become two."""
-    small = text.lower()
-    if len(small) == len(text):
+def lowered(text: str, kind: str) -> tuple[str, Sequence[int]]:
+    """A text as in ``in_lower_case``, and the index in ``text`` of each of its characters: one
+    letter may become two, and a letter and its accents one."""
+    small = in_lower_case(text, kind)
+    if small == text or (kind != "marked" and len(small) == len(text)):
         return small, range(len(text))
-    return small, [i for i, letter in enumerate(text) for _ in letter.lower()]
+    with_marks = rf"(?s:.)[{marks()}{_VOWELS}]*" if kind == "marked" else "(?s:.)"
+    letters = [(each.start(), each[0]) for each in re.finditer(with_marks, text)]
+    return small, [i for i, letter in letters for _ in in_lower_case(letter, kind)]
 
 
 def written_tokens(kind: str) -> Callable[[str], list[str]]:

@@ -17,7 +17,7 @@ from ownbert.corpus.sparse import Matrix
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
 from ownbert.views.ngram_counts import WordNgrams, character_ngrams
-from ownbert.views.tokens import splitter, tokens_of
+from ownbert.views.tokens import in_lower_case, splitter, tokens_of
 
 # Maximum n-grams per order, words and dimensions: limits memory and the size of saved files.
 _MOST_NGRAMS = 200_000
@@ -58,7 +58,9 @@ class Texts:
 
     @cached_property
     def joined(self) -> list[str]:
-        return [" ".join(row) for row in self.rows]
+        if self.kind != "marked":
+            return [" ".join(row) for row in self.rows]
+        return [in_lower_case(" ".join(row), self.kind) for row in self.rows]
 
     def __len__(self) -> int:
         return len(self.rows)
