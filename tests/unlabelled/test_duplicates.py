@@ -43,6 +43,13 @@ def test_exact_and_near_duplicates_are_grouped(texts: list[str]):
     assert 0.8 <= found.groups[1][1].similarity < 1
 
 
+def test_words_with_other_vowel_signs_are_no_duplicates():
+    """Combining marks are not punctuation: these words differ in nothing else."""
+    texts = ["दिन अच्छा है", "दान अच्छा है", "ปิด", "ปีด", "g\u0303a", "g a", "ñ"]
+    assert ownbert.duplicates([*texts, "दिन, अच्छा है।", "n\u0303!"]).dropped.tolist() == [7, 8]
+    assert normalised("❤\ufe0f good ☺\ufe0f") == "good"
+
+
 def test_a_missing_text_is_a_blank_row(texts: list[str], pretrained: Path, tmp_path: Path):
     """Null in jsonl, None in a DataFrame and an empty cell, for all that read single texts."""
     some = [*texts[:3], None, *texts[3:6]]
