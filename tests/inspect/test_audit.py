@@ -119,6 +119,8 @@ def test_copies_are_eight_words_in_a_row(tmp_path: Path):
     (tmp_path / "rows.json").write_text(
         json.dumps(f"今天天气很好我们出去玩 {text}".replace(" ", "\n"))
     )
+    (tmp_path / "hindi.md").write_text("हिन्दी में बहुत दिन", encoding="utf-8")
+    assert copies(tmp_path, ["हिन्दी में बहुत दिन"]) == {}  # four words
     assert copies(tmp_path, ["今天天气很好我们"]) == {"report.txt": 1, "rows.json": 1}
     assert copies(tmp_path, [text]) == {"README.md": 1, "rows.json": 1}
 

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ownbert.views.tokens import marks
+
 # Number of consecutive words or Chinese characters that count as a copy.
 _RUN = 8
-_WORDS = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
 _ENDINGS = (".md", ".html", ".txt", ".json", ".jsonl", ".csv")
 # Skipped files: vocabularies, number tables, and files above this size (bytes).
 _OTHERS = {"vocab.txt", "tokenizer.json", "merges.txt"}
@@ -46,5 +47,5 @@ def _shown(path: Path) -> str:
 
 
 def _runs(text: str) -> Iterator[tuple[str, ...]]:
-    words = _WORDS.findall(text.lower())
+    words = re.findall(rf"[\u3400-\u9fff]|(?:[^\W_\u3400-\u9fff][{marks()}]*)+", text.lower())
     return (tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1))
