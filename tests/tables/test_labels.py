@@ -269,6 +269,21 @@ def test_other_files_are_read_by_the_labels_that_are_known(tmp_path: Path):
     assert [row.target for row in truth.read(path)] == ["True", "False"]
 
 
+@pytest.mark.parametrize("name", ["classify", "multilabel"])
+def test_labels_whose_accents_are_written_apart_are_no_others(name: str):
+    """The first spelling (NFC or NFD) is the label; texts of another keyboard have the same one."""
+    one, other = "a\u0301ra", "ára"
+    task = task_class(name)()
+
+    def targets(*labels: str) -> list[str]:
+        cells = labels if name == "classify" else [[label] for label in labels]
+        rows = task.read(table_of({"text": texts(len(cells)), "label": cells}))
+        return [row.target if name == "classify" else row.target[0] for row in rows]
+
+    assert targets(one, "óga", other, "o\u0301ga") == [one, "óga", one, "óga"]
+    assert targets(other, "o\u0301ga") == [one, "óga"]
+
+
 def test_names_of_a_class_label_are_read_from_iterable_data_too():
     class Feature:
         names = ("neg", "pos")

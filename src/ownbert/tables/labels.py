@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.missing_values import is_missing, is_missing_number, marks_missing
@@ -573,7 +574,8 @@ def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
         numbers = [float(text) if _NUMBER.fullmatch(text) else 0.5 for text in texts]
         if all(number % 1 == 0 and abs(number) < 1e15 for number in numbers):
             return [str(int(number)) for number in numbers]
-    return texts
+    first: dict[str, str] = {}
+    return [first.setdefault(normalize("NFC", text), text) for text in texts]
 
 
 def _matched(name: str, known: Collection[str]) -> str:
@@ -586,14 +588,14 @@ def _matched(name: str, known: Collection[str]) -> str:
 @lru_cache(maxsize=8)
 def _spellings(known: frozenset[str]) -> Mapping[Any, str]:
     counts = Counter(map(_value_of, known))
-    return {v: name for name in known if (v := _value_of(name)) is not None and counts[v] == 1}
+    return {value: name for name in known if counts[value := _value_of(name)] == 1}
 
 
 def _value_of(name: str) -> Any:
-    """The value that a label spells, a boolean or a number; None for a name."""
+    """The value that a label spells: a boolean, a number, or a name with composed characters."""
     if name.lower() in _TRUTH:
         return name.lower()
-    return float(name) if _NUMBER.fullmatch(name) else None
+    return float(name) if _NUMBER.fullmatch(name) else normalize("NFC", name)
 
 
 def _separators(texts: Sequence[str]) -> Sequence[str]:
