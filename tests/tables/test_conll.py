@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
+from ownbert.corpus.documents import read_documents
 from ownbert.exceptions import InputWarning
 from ownbert.tables.conll import ConllSentence, read_conll
 
@@ -42,6 +43,22 @@ def test_columns_by_number(tmp_path: Path):
             sentences(tmp_path / "a.conll", text, tag_column=wrong)
     with pytest.raises(InputError, match="column 2 cannot be both the word and the tag"):
         sentences(tmp_path / "a.conll", text, word_column="2", tag_column="2")
+
+
+def test_words_of_conllu_are_its_forms(tmp_path: Path):
+    """Contracted words and empty nodes are no words of the sentence."""
+    lines = ("1-2 vámonos _", "1 vamos VERB", "2 nos PRON", "2.1 fue VERB", "", "1 1 NUM", "")
+    text = "".join(
+        "\t".join([*each.split()[:2], "_", each.split()[2], *"______"]) + "\n" if each else "\n"
+        for each in lines
+    )
+    found = sentences(tmp_path / "a.conllu", f"# text = vámonos\n{text}")
+    assert [s.words for s in found] == [("vamos", "nos"), ("1",)]
+    assert [s.tags for s in found] == [("VERB", "PRON"), ("NUM",)]
+    numbers = sentences(tmp_path / "b.txt", text, word_column="2", tag_column="1")
+    assert [s.tags for s in numbers] == [("1", "2"), ("1",)]
+    documents = read_documents(tmp_path / "a.conllu")
+    assert [document.pieces for document in documents] == [["vamos nos"], ["1"]]
 
 
 def test_comments_documents_and_words_that_start_with_a_hash(tmp_path: Path):

@@ -27,8 +27,8 @@ Layout = Annotated[
     str,
     typer.Option(
         help="Layout of plain text. line: one document per line; blank: one sentence per line, "
-        "blank lines between documents; conll: one word per line in columns, blank lines between "
-        "sentences."
+        "blank lines between documents; conll (detected for .conll and .conllu files): one word "
+        "per line in columns, blank lines between sentences."
     ),
 ]
 # The inputs of a command follow the folder. The options are alternative spellings.

@@ -23,7 +23,15 @@ from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.tables.columns import CORPUS_FEATURES, CORPUS_SECOND, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
 from ownbert.tables.feature_cells import Cells, read_features, split_cell
-from ownbert.tables.tables import is_known, kind_of, not_empty, place, read_records, read_values
+from ownbert.tables.tables import (
+    ending_of,
+    is_known,
+    kind_of,
+    not_empty,
+    place,
+    read_records,
+    read_values,
+)
 
 LAYOUTS = ("auto", "line", "blank", "conll")
 PathLike = str | os.PathLike[str]
@@ -117,8 +125,9 @@ def read_documents(
         paths: see ``find_files``.
         text_column: column of the text in tables, by default found by its usual names, or both
             columns of a pair; a text with line breaks stays one piece.
-        layout: layout of plain text; ``auto`` detects it from the first 2,000 lines of each file
-            (see ``guess_layout``). In ``conll`` columns are given by number, from 1.
+        layout: layout of plain text; ``auto`` detects it from the ending .conll or .conllu, else
+            from the first 2,000 lines of each file (see ``guess_layout``). In ``conll`` columns are
+            given by number, from 1.
         feature_columns: names of columns of word features, separated by commas; plain text is then
             ``conll``.
         characters: approximate maximum of characters. If the files are larger, small files are read
@@ -167,7 +176,7 @@ def _documents(
     for path, share in zip(files, shares, strict=True):
         if kind_of(path) != "txt":
             documents = _table_documents(path, given)
-        elif layout == "conll" or given.features is not None:
+        elif layout == "conll" or given.features is not None or _is_conll(path, layout):
             documents = _conll_documents(path, given)
         else:
             documents = _plain_documents(path, layout)
@@ -176,6 +185,10 @@ def _documents(
                 break
             yield document
             share -= sum(map(len, document.pieces))
+
+
+def _is_conll(path: Path, layout: str) -> bool:
+    return layout == "auto" and ending_of(path) in (".conll", ".conllu")
 
 
 def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:

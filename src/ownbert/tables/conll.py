@@ -7,8 +7,12 @@ number of columns as the first line, which is the first one that does not start 
 that starts with "#" and has another number of columns is a comment (as in CoNLL-U), else "#" is a
 word. Lines that start with -DOCSTART- end a sentence and are skipped. A first line with column
 names (such as word and tag) is skipped with a warning.
+
+In CoNLL-U (ten columns, the first of which numbers the words) the word is in the second column and
+the tag in the fourth one (UPOS). Contracted words ("3-4") and empty nodes ("5.1") are skipped.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -27,6 +31,10 @@ _TAG_HEADERS = frozenset(
         *("iob", "bio", "pos", "pos_tag", "upos", "xpos", "chunk", "chunk_tag", "class"),
     }
 )
+# Number of columns of CoNLL-U, and the number in the first one: that of the first line, and those
+# of lines without a word.
+_CONLLU = 10
+_FIRST_NUMBER, _NO_WORD = re.compile(r"1|1-\d+|0\.1"), re.compile(r"\d+[-.]\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class ConllSentence:
 class _Layout:
     """The number of columns in line ``first``, and the indices of word, tag and feature columns.
 
-    ``header`` is the number of the header line, 0 if there is none.
+    ``header`` is the number of the header line, 0 if there is none; ``numbered``: it is CoNLL-U.
     """
 
     path: Path
@@ -61,6 +69,7 @@ class _Layout:
     tag: int | None
     features: tuple[int, ...] = ()
     header: int = 0
+    numbered: bool = False
 
     def read(self, number: int, fields: list[str]) -> tuple[str, str | None, list[str]]:
         """The word of a line, its tag if requested, and its features."""
@@ -105,7 +114,7 @@ def read_conll(
         fields = _fields(text, layout.tabs)
         if text.startswith("#") and len(fields) != layout.width:
             continue
-        if number == layout.header:
+        if number == layout.header or (layout.numbered and _NO_WORD.fullmatch(fields[0])):
             continue
         if text:
             word, tag, word_features = layout.read(number, fields)
@@ -147,6 +156,9 @@ def _layout(
         raise InputError(f"{path} is empty")
     tabs = "\t" in line
     width = len(_fields(line, tabs))
+    numbered = tabs and width == _CONLLU and bool(_FIRST_NUMBER.fullmatch(_fields(line, tabs)[0]))
+    if numbered and word is None:
+        word, tag = "2", tag or "4"
     if tags and tag is None and width < 2:
         raise InputError(f"{path}, line {first}: {counted(width, 'column')}; {_needed(1)}")
     last = None
@@ -161,7 +173,7 @@ def _layout(
         raise InputError(f"{path}: column {repeated[0] + 1} cannot be used twice")
     tag_index = width - 1 if last is None else last
     named = _names_columns(path, first, line, tabs, index, tag_index)
-    return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0)
+    return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0, numbered)
 
 
 def _names_columns(path: Path, first: int, line: str, tabs: bool, word: int, tag: int) -> bool:

@@ -8,9 +8,9 @@ KIND = TaskKind(
     help="""A tag per word: names of people and places, parts of speech, chunks.
 
         CoNLL columns (a word and its tag per line, a blank line between sentences;
-        --text-column 1 --label-column 4 selects other columns), or jsonl, parquet or csv with a
-        column of words and one of tags: lists, or strings separated by spaces. Entity tags are
-        O, B-x, I-x, or IOBES, BILOU, BMES.
+        --text-column 1 --label-column 4 selects other columns; in CoNLL-U files, FORM and UPOS
+        are read by default), or jsonl, parquet or csv with a column of words and one of tags:
+        lists, or strings separated by spaces. Entity tags are O, B-x, I-x, or IOBES, BILOU, BMES.
 
         Example: ownbert finetune tag --model runs/bert --train train.conll --dev dev.conll --crf
         -o runs/names""",
