@@ -20,6 +20,8 @@ from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.open_folder import open_folder
+from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.explain.explain_page import write_page
 from ownbert.inspect.explain.faithfulness import RANDOM, best_method
 from ownbert.inspect.explain.input_words import Word, sentences_of, words_of
 from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley
@@ -28,6 +30,7 @@ from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders
+from support.browser import in_browser
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import SPECIAL, TOKENIZER, change_config, made
@@ -381,6 +384,27 @@ def test_the_page_marks_words_by_the_chosen_method(folders: dict[str, Path], tmp
         assert f"<b>{KEYS[label]}</b><span>{each.probability:.3f}</span></button>" in main
     assert "not accounted for" not in main  # only integrated gradients have a gap
     assert main.count('data-share="1.000"') == 2  # the strongest word of each text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not here")
+def test_the_page_shows_hebrew_from_right_to_left(tmp_path: Path):
+    text = "לחם טוב, לא?"
+    words = tuple(Word(0, start, start + 3, ()) for start in (0, 4))
+    found = Explanation(0, (text,), "אוכל", 0.9, "shapley", words, np.array([1.0, 2.0]))
+    write_page([found], tmp_path / "page.html", title="page")
+    shown = in_browser(
+        (tmp_path / "page.html").read_text(),
+        """const side = (name, i = 0) => document.querySelectorAll(name)[i].getBoundingClientRect();
+        await until(() => document.querySelector("mark"));
+        const line = document.createRange(), last = document.querySelector("p.text").lastChild;
+        line.setStart(last, last.length - 1);
+        line.setEnd(last, last.length);
+        return { words: side("mark").left - side("mark", 1).right,
+          gap: side(".targets span").left - side(".targets b").right,
+          mark: side("mark", 1).left - line.getBoundingClientRect().right };""",
+        tmp_path / "profile",
+    )
+    assert min(shown.values()) > 0, shown
 
 
 def test_the_network_of_a_blend_is_named(classifier: Path, tmp_path: Path):
