@@ -95,13 +95,13 @@ def camembert_folder(folder: Path) -> Path:
     return described(folder, "CamembertTokenizer", "camembert")
 
 
-def albert_folder(folder: Path) -> Path:
+def albert_folder(folder: Path, bos_id: int = -1, eos_id: int = -1) -> Path:
     pieces(
         folder / "spiece.model",
         pad_id=0,
         unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
+        bos_id=bos_id,
+        eos_id=eos_id,
         control_symbols=["[CLS]", "[SEP]", "[MASK]"],
         user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
         normalization_rule_name="nmt_nfkc",

@@ -9,7 +9,14 @@ from ownbert.exceptions import InputError
 from ownbert.text.folder.build import read_merges
 from ownbert.text.folder.sentencepiece import read_model
 from ownbert.text.tokenizer import Tokenizer
-from support.tokenizer_folders import FOLDERS, SNIPPETS, described, pieces, xlm_roberta_folder
+from support.tokenizer_folders import (
+    FOLDERS,
+    SNIPPETS,
+    albert_folder,
+    described,
+    pieces,
+    xlm_roberta_folder,
+)
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
@@ -83,6 +90,20 @@ def test_other_sentencepiece_models(settings: dict, tmp_path: Path):
     texts = [*SNIPPETS, "a<x>b 北京大学 STRASSE"]
     expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert Tokenizer.load(folder).encode_batch(texts) == expected
+
+
+def test_the_class_in_the_files_decides(tmp_path: Path):
+    """An ALBERT vocabulary that also has SentencePiece's default tokens, which are those of T5."""
+    folder = albert_folder(tmp_path / "a", bos_id=2, eos_id=3)
+    theirs = transformers.AlbertTokenizerFast.from_pretrained(folder)
+    theirs.save_pretrained(folder)
+    Tokenizer.load(folder).save(tmp_path / "b")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
+    assert type(again) is type(theirs)
+    for read in map(Tokenizer.load, (folder, tmp_path / "b")):
+        assert read.mask_id == theirs.mask_token_id
+        ids = read.input_format.one(read.encode("the lazy dog"))
+        assert ids == theirs("the lazy dog")["input_ids"] == again("the lazy dog")["input_ids"]
 
 
 def test_the_wire_format(tmp_path: Path):

@@ -15,10 +15,10 @@ from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
 from ownbert.text.folder.build import register, set_post_processor, special_tokens
 from ownbert.text.folder.tokenizer_folder import (
-    guess_style,
     kind_of,
     never_split_of,
     read_folder,
+    style_of,
     vocabulary_of,
 )
 from ownbert.text.folder.tokenizer_writer import write_folder
@@ -71,7 +71,8 @@ class Tokenizer:
         Raises:
             InputError: the vocabulary lacks a special token, or ``never_split`` is invalid.
         """
-        self.style = guess_style(backend)
+        self.config = dict(config or {})
+        self.style = style_of(backend, self.config.get("tokenizer_class"))
         self.special = dict(special or self.style.special)
         tokens = [self.special[name] for name in self.style.needed]
         missing = [token for token in tokens if backend.token_to_id(token) is None]
@@ -80,7 +81,6 @@ class Tokenizer:
         self.backend = backend
         self.kind = kind_of(backend)
         self.max_length = max_length
-        self.config = dict(config or {})
         rules = self.kind == "wordpiece" and self.config.get("do_basic_tokenize", True)
         self.never_split = never_split_of(self.config) if rules else ()
         self.encoder = keep_whole(backend, self.never_split) if self.never_split else backend

@@ -195,7 +195,7 @@ class TokenizerFolder:
                 _require_agreement(self.path, vocabulary_of(backend))
             if config.get("do_basic_tokenize", True):
                 apply_case_settings(backend, config)
-            style = CLASSES[named][0] if named else guess_style(backend)
+            style = style_of(backend, named)
             special = self.special_names(style)
         needed = [n for n in style.needed if not (built and n in style.behind)]
         absent = [special[n] for n in needed if backend.token_to_id(special[n]) is None]
@@ -220,6 +220,13 @@ def read_folder(
     if not path.is_dir():
         raise InputError(f"no such folder: {path}")
     return TokenizerFolder(path, model).read()
+
+
+def style_of(backend: "tokenizers.Tokenizer", named: object) -> Style:
+    """The style of the class that the files name; without one, and for BERT's rules, a guess."""
+    known = CLASSES.get(str(named).removesuffix("Fast"))
+    words = kind_of(backend) in ("blank", "wordpiece")
+    return guess_style(backend) if words or known is None else known[0]
 
 
 def guess_style(backend: "tokenizers.Tokenizer") -> Style:

@@ -13,8 +13,8 @@ from ownbert.text.folder.tokenizer_folder import (
     CONFIG,
     TOKENIZER,
     VOCABULARY,
-    guess_style,
     kind_of,
+    style_of,
     vocabulary_of,
 )
 from ownbert.text.styles import BERT, CLASSES, ROBERTA
@@ -92,7 +92,7 @@ def _config_of(
     from tokenizers import pre_tokenizers
 
     kind = kind_of(backend)
-    style = guess_style(backend)
+    style = style_of(backend, config.get("tokenizer_class"))
     # Transformers has no class for WordLevel models; the generic one loads them.
     own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
     stated = str(config.get("tokenizer_class")).removesuffix("Fast")
