@@ -112,6 +112,24 @@ def test_what_a_run_says(runs: Path):
     assert other.best["macro_f1"] == (0.75, 20)
 
 
+@pytest.mark.parametrize(
+    ("objective", "config", "heading"),
+    [
+        ("plm", {"model_type": "xlnet", "n_layer": 3, "d_model": 96}, "PLM loss"),
+        ("span_corruption", {"model_type": "t5", "num_layers": 3, "d_model": 96}, "span loss"),
+    ],
+)
+def test_runs_of_xlnet_and_t5(tmp_path: Path, objective: str, config: dict, heading: str):
+    for name, loss in (("a", 5.0), ("b", 4.0)):
+        write_run(tmp_path / name, dump(resolve(PretrainRecipe)), 5, [])
+        row = {"step": 9, "seconds": 1.0, "evaluation": True, "loss": loss, "unigram_loss": 7.0}
+        write_run(tmp_path / name, None, 5, [row | {f"{objective}_loss": loss}])
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    runs = find_runs(tmp_path, sort=f"{objective}_loss").runs
+    assert [(run.name, run.size) for run in runs] == [("b", "3x96"), ("a", "3x96")]
+    assert heading in show_runs(runs)
+
+
 def test_the_state_of_a_run(tmp_path: Path):
     assert read_run(make_run(tmp_path / "a", [5.0])).state == "finished"
     stopped = make_run(tmp_path / "b", [5.0], done=False)

@@ -11,7 +11,9 @@ from typing import Any
 
 from ownbert.config.encoder import SIZES
 from ownbert.exceptions import InputError
+from ownbert.families import FAMILIES
 from ownbert.files.json_files import read_json, read_yaml
+from ownbert.objectives import PRETRAINING
 from ownbert.run.file_names import RECIPE
 from ownbert.train.watch.log import LOG, read_log
 from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE
@@ -29,7 +31,7 @@ _NO_EFFECT = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
 # Numbers in an evaluation row that are not metrics. The only baseline kept is the one that shows
 # whether a run learns anything.
 _NOT_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
-_TOKEN_LOSSES = ("mlm_loss", "clm_loss")
+_TOKEN_LOSSES = tuple(f"{name}_loss" for name, each in PRETRAINING.items() if each.predicts)
 BASELINE = "unigram_loss"
 
 
@@ -236,8 +238,9 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
         config = read_json(folder / "config.json")
     except InputError:
         return str(settings.get("model.size", "?"))
-    layers = config.get("num_hidden_layers", config.get("n_layers"))
-    width = config.get("hidden_size", config.get("dim"))
+    family = FAMILIES.get(config.get("model_type"))
+    names = {} if family is None else family.names
+    layers, width = (config.get(names.get(n, n)) for n in ("num_hidden_layers", "hidden_size"))
     named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
     return next(named, f"{layers}x{width}")
 

@@ -32,6 +32,10 @@ _NAMES = {
     "bow_loss": "BOW loss",
     "clm_loss": "CLM loss",
     "clm_accuracy": "CLM accuracy",
+    "plm_loss": "PLM loss",
+    "plm_accuracy": "PLM accuracy",
+    "span_corruption_loss": "span loss",
+    "span_corruption_accuracy": "span accuracy",
 }
 
 
