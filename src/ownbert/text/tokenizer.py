@@ -218,6 +218,11 @@ class Tokenizer:
         return self._special_id("mask_token")
 
     @property
+    def mask_or_unknown_id(self) -> int:
+        """The id that takes the place of a removed word; T5 has no mask token."""
+        return self.mask_id if "mask_token" in self.style.needed else self.unk_id
+
+    @property
     def start_ids(self) -> tuple[int, ...]:
         """The ids of the tokens before a text: [CLS] or its equivalent; none in T5."""
         return () if self.style.start is None else (self._special_id(self.style.start),)

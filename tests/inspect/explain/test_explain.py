@@ -32,6 +32,7 @@ from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders
 from support.browser import in_browser
 from support.cli import refusal, run_cli
+from support.parity_models import their_model
 from support.shared import made_once
 from support.tiny import SPECIAL, TOKENIZER, change_config, made
 
@@ -216,6 +217,20 @@ def test_every_head_is_explained_by_the_words_of_its_row(tmp_path: Path, case: s
             assert case != "tags" or each.texts == ("a b c",)  # and not a text for each word
             assert method == "attention_rollout" or np.abs(each.values).max() > 0, method
             assert json.loads(json.dumps(each.to_dict()))["method"] == method
+
+
+def test_a_t5_without_a_mask_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Removed words become unknown tokens, and the page with the attention of all heads opens."""
+    tokenizer = Tokenizer.load(tokenizer_folders.t5_folder(tmp_path / "tokenizer"))
+    model = their_model("t5", "T5ForTokenClassification", vocab_size=tokenizer.vocab_size)
+    model.save_pretrained(tmp_path / "t5")
+    tokenizer.save(tmp_path / "t5")
+    for found in explain(tmp_path / "t5", "lazy dog", method="leave_one_out"):
+        assert [found.word(i) for i in range(2)] == ["lazy", "dog"]
+        assert np.abs(found.values).max() > 0
+    monkeypatch.chdir(tmp_path)
+    run_cli("trace", "t5", "lazy dog", "--html", "page.html")
+    assert "data-weights" in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_what_makes_two_texts_alike(tmp_path: Path):

@@ -215,7 +215,7 @@ class Explainer:
         if not opened.models:
             raise InputError(f"{folder} was exported; name the folder of the model")
         self.models, self.tokenizer = opened.models_with_gradients(), opened.tokenizer
-        self.mask = self.tokenizer.mask_id
+        self.mask = self.tokenizer.mask_or_unknown_id
 
     def __call__(
         self,

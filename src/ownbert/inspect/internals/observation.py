@@ -142,7 +142,7 @@ def observe(
     count = sum(len(chosen[layer]) for layer in layers)
     most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
     ids = example.split(example.token_ids)
-    ends = {tokenizer.cls_id, tokenizer.sep_id}
+    ends = {*tokenizer.start_ids, tokenizer.sep_id}
     separators = [[i for i, x in enumerate(row_ids) if i and int(x) in ends] for row_ids in ids]
     share = budget // max(1, count * len(sizes))
     collector = WeightsCollector(kept, chosen, most, separators, share)
