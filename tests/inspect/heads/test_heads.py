@@ -25,7 +25,7 @@ from ownbert.inspect.heads.pruning import Pruning
 from ownbert.nn.model import Model
 from support.cli import run_cli
 from support.plots import matplotlib_installed
-from support.tiny import LABELS, change_config, made
+from support.tiny import LABELS, TOKENIZER, change_config, made
 
 ROWS = [("a b c", "zebra"), ("d e", "ant"), ("f", "7"), ("c b", "ant")]
 CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
@@ -121,6 +121,15 @@ def test_layers_that_share_or_are_weighed_stay(tmp_path: Path):
         with pytest.raises(InputError, match=message):
             model.keep_layers(1)
         assert model.config.num_hidden_layers == 2, name
+    sizes = {"vocab_size": 11, "embedding_size": 8, "hidden_size": 8, "intermediate_size": 12}
+    labels = dict(enumerate(LABELS))
+    config = ownbert.AlbertConfig(
+        **sizes, num_hidden_layers=2, num_attention_heads=2, id2label=labels
+    )
+    ownbert.AlbertForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    TOKENIZER.save(tmp_path / "model")
+    with pytest.raises(InputError, match="share their weights"):
+        Pruning(tmp_path / "model", ROWS, tmp_path / "small").layers(1)
 
 
 def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, classifier: Path):

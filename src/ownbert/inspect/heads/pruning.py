@@ -127,7 +127,7 @@ class Pruning:
         Source: Sajjad et al. 2023 ("On the effect of dropping layers"), section 3.1, top layers.
         """
         whole = self._opened()
-        layers = len(whole.model.encoder.blocks)
+        layers = whole.model.config.num_hidden_layers
         if not 1 <= count < layers:
             raise InputError(
                 f"{count} of {layers} layers cannot be dropped; from 1 to {layers - 1} can"
