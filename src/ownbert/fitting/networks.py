@@ -50,7 +50,7 @@ _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
 _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
 # What differs from the defaults of pretrain on a GPU, where a step of a larger network with more
 # tokens takes hardly longer: in 3 minutes mini with batches of 16,384 gave .930 on dev rows of the
-# sample with 20 labels per class, of 2,048 .926, and tiny .914 (docs/benchmarks.md).
+# sample with 20 labels per class, of 2,048 .926, and tiny .914 (docs/lab/machine.md).
 _ON_GPU = {"size": "mini", "batch_tokens": 16_384}
 # Labelled texts in which words missing in a vocabulary are counted.
 _EXAMINED = 1000

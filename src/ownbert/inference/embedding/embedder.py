@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Maximum tokens per forward pass. A GPU takes 3 to 5 times as long with batches of 4,096
-# (docs/benchmarks.md).
+# (docs/lab/machine.md).
 _BATCH_TOKENS, _BATCH_TOKENS_ON_GPU = 4096, 32_768
 # Texts and characters per block of ``stream``: enough for batches of texts of similar lengths after
 # sorting, and at most some ten megabytes.
