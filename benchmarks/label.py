@@ -31,8 +31,8 @@ from ownbert.unlabelled.choice import (
     POOL_FACTOR,
     SAMPLE,
     choose,
+    count_for_rare,
     rare_labels,
-    share_of_rare,
     uncertainty,
     uncertainty_of_sets,
 )
@@ -118,7 +118,7 @@ class Data:
         if way == "uncertainty":
             return left[np.argsort(-scores, kind="stable")[:count]]
         counts = self.counts(chosen)
-        share = share_of_rare(counts, count)
+        share = count_for_rare(counts, count)
         rare = rare_labels(counts)
         if self.several:
             least = self.threshold(probabilities, chosen)

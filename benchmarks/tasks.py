@@ -156,9 +156,10 @@ def baseline(given: argparse.Namespace) -> None:
         train, test = task.read(folder / files.train), task.read(folder / files.test)
         task.learn(train, folder)
         model = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), LinearSVC())
-        model.fit([row.texts[0] for row in train], [task.numbers[row.target] for row in train])
-        truth = [task.numbers[row.target] for row in test]
-        scores = score_labels(truth, model.predict([row.texts[0] for row in test]), task.labels)
+        model.fit([row.texts[0] for row in train], task.targets(train))
+        scores = score_labels(
+            task.targets(test), model.predict([row.texts[0] for row in test]), task.labels
+        )
         print(f"{name:18} TF-IDF + linear SVM  macro_f1 {scores.macro_f1:.4f}")
 
 
