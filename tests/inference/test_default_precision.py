@@ -27,7 +27,8 @@ from ownbert.finetuning.answers_check import check_answers
 from ownbert.hf.loading import load as load_with_api
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import Compute
-from ownbert.inference.open_folder import open_folder, settled
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import describe_members
 from ownbert.language import translated
 from ownbert.run.precision_check import EACH_AGREES, check_vectors
 from ownbert.tables.columns import ColumnNames
@@ -38,6 +39,10 @@ from support.tiny import change_weights
 
 KEY = "ownbert_precision"
 OF_FOLDER = Compute(precision=None)
+
+
+def settled(folder: Path, compute: Compute) -> Compute:
+    return compute.settled(describe_members(folder))
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
@@ -109,7 +114,7 @@ def test_a_folder_says_what_was_compared(agreeing: Path):
     value = values_of(agreeing)[KEY]
     assert value["bfloat16"] == "answers"
     assert [*value["weights"]] == ["model.safetensors"]
-    assert agrees(agreeing)
+    assert agrees(describe(agreeing))
     assert "of 60 dev rows get the same prediction, with macro-F1 " in card_of(agreeing)
     assert "`ownbert predict` and `evaluate` use bfloat16 if the processor supports it." in card_of(
         agreeing
@@ -195,9 +200,7 @@ def test_vectors_of_pairs(
     finetune("embed", output=tmp_path / "it", max_steps=1, **given)
     assert values_of(tmp_path / "it")[KEY]["bfloat16"] == "vectors"
     assert "the vectors of 100 texts have cosines of at least 0.99" in card_of(tmp_path / "it")
-    for path in (False, True):
-        compute = replace(OF_FOLDER, network=path)
-        assert settled(tmp_path / "it", compute, ("vectors",)).precision == "bfloat16"
+    assert OF_FOLDER.settled([describe(tmp_path / "it")], ("vectors",)).precision == "bfloat16"
 
 
 @pytest.mark.usefixtures("native")
@@ -214,12 +217,12 @@ def test_other_weights_say_nothing(
     agreeing: Path, encoder: Path, topics: Path, rows: Path, tmp_path: Path
 ):
     exact = Path(shutil.copytree(agreeing, tmp_path / "copy"))
-    assert agrees(exact)
+    assert agrees(describe(exact))
     # As Transformers saves what it has trained further: with all keys of config.json.
     bias = load_file(exact / "model.safetensors")["classifier.bias"]
     change_weights(exact, classifier__bias=bias + 1)
     assert KEY in values_of(exact)
-    assert not agrees(exact)
+    assert not agrees(describe(exact))
     assert settled(exact, OF_FOLDER).precision == "float32"
     # What is written here has no such key.
     quantize(agreeing, tmp_path / "int8")
@@ -251,10 +254,9 @@ def test_all_that_answer_must_agree(agreeing: Path, classifier: Path, tmp_path: 
     for folder, name in ((both, "bfloat16"), (one, "float32")):
         members = tuple(BlendMember(m, "network", (m,), 0.5) for m in ("m-0", "m-1"))
         Blend(members, task.labels, task.values(), (0.0,) * 3).write(folder)
-        assert settled(folder, OF_FOLDER).precision == name
-        assert (
-            settled(folder, replace(OF_FOLDER, network=True)).precision == "float32"
-        )  # there is none
+        assert open_folder(folder, OF_FOLDER).compute.precision == name
+        alone = replace(OF_FOLDER, network=True)  # there is none
+        assert open_folder(folder, alone).compute.precision == "float32"
     assert predict(both, ["red1 9"]) == predict(both, ["red1 9"], precision="bfloat16")
 
 
@@ -262,7 +264,7 @@ def test_all_that_answer_must_agree(agreeing: Path, classifier: Path, tmp_path: 
 def test_the_card_of_an_ensemble(agreeing: Path, topics: Path, rows: Path, tmp_path: Path):
     given: dict[str, Any] = {"train": topics / "train.csv", "dev": rows, "quiet": True}
     finetune(model=agreeing, output=tmp_path / "it", seeds=2, max_steps=1, **given)
-    assert all(agrees(tmp_path / "it" / f"seed-{seed}") for seed in (0, 1))
+    assert all(agrees(describe(tmp_path / "it" / f"seed-{seed}")) for seed in (0, 1))
     assert EACH_AGREES in card_of(tmp_path / "it")
     assert settled(tmp_path / "it", OF_FOLDER).precision == "bfloat16"
 
@@ -278,8 +280,8 @@ def test_only_torch_on_a_cpu_takes_it(agreeing: Path):
     with pytest.raises(InputError, match="device 'tpu' is not known"):
         settled(agreeing, replace(OF_FOLDER, device="tpu"))
     columns = ColumnNames()
-    assert BulkJob("predict", str(agreeing), columns).settled().precision == "bfloat16"
-    assert BulkJob("embed", str(agreeing), columns).settled().precision == "float32"
+    assert BulkJob("predict", str(agreeing), columns).open().compute.precision == "bfloat16"
+    assert BulkJob("embed", str(agreeing), columns).open().compute.precision == "float32"
 
 
 def test_one_file_has_one_precision(

@@ -14,11 +14,10 @@ from typing import Any
 
 from ownbert.bulk.input_parts import InputFile, InputPart, open_part
 from ownbert.bulk.storage import DONE, StoredFolder
-from ownbert.checkpoint.agreement import ANSWERS, VECTORS
 from ownbert.exceptions import InputError
 from ownbert.inference.compute import AS_FOLDER, Compute
 from ownbert.inference.embedding.vector_files import RowVectors
-from ownbert.inference.open_folder import settled
+from ownbert.inference.open_folder import open_folder
 from ownbert.inference.predict import RowPredictions
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import OutputOptions
@@ -46,15 +45,6 @@ class BulkJob:
     compute: Compute = AS_FOLDER
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def settled(self) -> Compute:
-        """The device and precision; if there is no precision, the folder decides.
-
-        Raises:
-            InputError: the folder cannot be used.
-        """
-        what = (VECTORS,) if self.command == "embed" else (ANSWERS, VECTORS)
-        return settled(self.folder, self.compute, what)
-
     def open(self) -> RowPredictions | RowVectors:
         """Open the model.
 
@@ -66,8 +56,9 @@ class BulkJob:
         """
         options = dict(self.options)
         if self.command == "predict":
+            opened = open_folder(self.folder, self.compute, columns=self.columns)
             given: Any = {"columns": self.columns, "options": OutputOptions(**options)}
-            return RowPredictions(self.folder, None, compute=self.compute, **given)
+            return RowPredictions(opened, None, **given)
         most = options.pop("max_length", None)
         rows = RowVectors(self.folder, self.columns, self.compute, most, options)
         rows.embedder.encode([], **options)  # rejects invalid options early

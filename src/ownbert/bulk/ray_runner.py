@@ -163,10 +163,19 @@ def run_job(
     files = list_input_files(inputs)
     _require_ray()
     job = replace(job, folder=str(model_folder(job.folder).absolute()))
-    compute = job.settled()  # here, so that it is the same for all workers
-    say_each(filter(None, (compute.note,)), say)
-    job = replace(job, compute=compute)
-    made_for = _made_for(job, files, part_rows)
+    model = job.open()  # so that errors occur before Ray starts
+    for file in files:
+        model.refuse_kind(file.kind)
+    say_each(filter(None, (model.compute.note,)), say)
+    job = replace(job, compute=model.compute)  # the same for all workers
+    made_for = {
+        "format": FORMAT,
+        "command": job.command,
+        "input": [asdict(file) for file in files],
+        **model.depends_on(),
+        "part_rows": part_rows,
+    }
+    del model
     warnings: dict[Any, list[str]] = {}
     with PartsFolder(output, made_for, resume=resume) as parts:
         if parts.complete is not None:
@@ -194,20 +203,6 @@ def _require_ray() -> None:
         raise InputError("--runner ray needs Ray, which is missing: pip install 'ownbert[ray]'")
     # The C++ code logs past Python's streams, for example when workers die and are restarted.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-
-
-def _made_for(job: BulkJob, files: list[InputFile], part_rows: int) -> dict[str, Any]:
-    """Everything the parts depend on. Loads the model, so that errors occur before Ray starts."""
-    model = job.open()
-    for file in files:
-        model.refuse_kind(file.kind)
-    return {
-        "format": FORMAT,
-        "command": job.command,
-        "input": [asdict(file) for file in files],
-        **model.depends_on(),
-        "part_rows": part_rows,
-    }
 
 
 @contextlib.contextmanager

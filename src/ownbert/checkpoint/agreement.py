@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.description import Description, describe
+from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import AGREEMENT_KEY, CONFIG, weights_checksums
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import atomic_path
@@ -34,9 +34,8 @@ def claims(values: Mapping[str, Any], what: Collection[str] = (ANSWERS, VECTORS)
     return (values.get(AGREEMENT_KEY) or {}).get("bfloat16") in what
 
 
-def agrees(folder: Path | Description, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
-    """Whether a folder records agreement of one of ``what`` for its own weights."""
-    description = describe(folder, with_decoder=True)
+def agrees(description: Description, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
+    """Whether a model folder records agreement of one of ``what`` for its own weights."""
     if not claims(description.values, what):
         return False
     assert description.folder is not None

@@ -113,7 +113,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         several=f"{len(members)} {kind}",
         model=ensemble.members[0],
         baseline=_baseline(run),
-        precision=EACH_AGREES if all(map(agrees, ensemble.members)) else "",
+        precision=EACH_AGREES if all(map(agrees, describe_members(output))) else "",
     )
     if warning:
         display.say(warning)

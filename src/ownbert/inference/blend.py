@@ -124,3 +124,12 @@ class Blend:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
         return blend
+
+
+def blend_of(folder: Path) -> Blend | None:
+    """The blend of a ``fit`` folder; None for others.
+
+    Raises:
+        InputError: blend.json is damaged.
+    """
+    return Blend.read(folder) if (folder / BLEND).exists() else None

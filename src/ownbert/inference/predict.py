@@ -18,9 +18,9 @@ from ownbert.files.resumable_file import first_read, made_for
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
-from ownbert.inference.compute import AS_FOLDER, TORCH, Compute, Progress, Say, say_each
+from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Networks, characters, decide_all, read_labelled_rows
+from ownbert.inference.opened import Networks, Opened, characters, decide_all, read_labelled_rows
 from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
@@ -104,16 +104,21 @@ def predict(
         InputError: a row cannot be read, or, with ``resume``, the model, the input, the columns or
             the precision differ.
     """
-    compute = Compute(device, precision, engine, network)
     columns = ColumnNames(text_column, second_column, id=id_column)
     output, dealt = part_of(output, shard)
-    if output is None:
-        if id_column is not None:
-            raise InputError("id_column needs an output file; name it with output")
+    if output is not None:
+        require_rows_name(output)
+        data = Path(input) if isinstance(input, str) else input
+    elif id_column is not None:
+        raise InputError("id_column needs an output file; name it with output")
+    else:
         data = text_or_file(input)
-        if isinstance(data, Path):
-            refuse_missing(data)
-        predictor = Predictor(open_folder(folder, compute, columns=columns))
+    if in_file := isinstance(data, os.PathLike):
+        refuse_missing(Path(data))
+    refuse_same([folder, data], output)
+    opened = open_folder(folder, Compute(device, precision, engine, network), columns=columns)
+    if output is None:
+        predictor = Predictor(opened)
         if calibrate is not None:
             predictor.calibrate(calibrate)
         result = predictor(
@@ -124,32 +129,26 @@ def predict(
             unknown=unknown,
             coverage=coverage,
         )
-        say_each((*predictor.rows_predictor.notes(), *predictor.warnings()), say)
+        say_each((*opened.notes(), *opened.warnings()), say)
         return result
-    require_rows_name(output)
-    in_file = isinstance(input, str | os.PathLike)
-    if in_file:
-        refuse_missing(Path(input))
-    refuse_same([folder, input], output)
     row_predictions = RowPredictions(
-        folder,
-        input,
+        opened,
+        data,
         columns=columns,
         dealt=dealt,
-        compute=compute,
         options=output_options(top_k, threshold, probabilities, unknown, coverage),
         calibrate=calibrate,
         say=say,
     )
-    identity = made_for(Path(input), row_predictions.depends_on()) if in_file else None
+    identity = made_for(Path(data), row_predictions.depends_on()) if in_file else None
     rows = first_read(row_predictions.blocks)
-    say_each(row_predictions.notes(), say)
+    say_each(opened.notes(), say)
     count = PredictionWriter(output, identity, resume=resume).fill(
         rows, row_predictions.predict, progress
     )
     if dealt is not None:
         dealt.write_manifest(output, row_predictions.depends_on())
-    say_each(row_predictions.warnings(), say)
+    say_each(opened.warnings(), say)
     return count
 
 
@@ -171,51 +170,49 @@ class RowPredictions:
     """Rows of any input of the task, and their predictions as rows of a file.
 
     Args:
-        folder: folder of a fine-tuned model, an ensemble or a blend.
+        opened: the opened folder.
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
             are passed to ``read``.
         columns: columns named by the user.
-        compute: device, precision and engine.
         options: contents of the output rows.
         dealt: selects the rows of a shard; None: predict all rows.
         calibrate, say: see ``Doubts``.
 
     Attributes:
         blocks: blocks of rows.
+        compute: that of the opened folder.
 
     Raises:
-        InputError: the folder cannot be used, or its task lacks the options.
+        InputError: the task lacks the options.
     """
 
     def __init__(
         self,
-        folder: str | Path,
+        opened: Opened,
         data: Any,
         *,
         columns: ColumnNames,
-        compute: Compute = AS_FOLDER,
         options: OutputOptions = PLAIN_OUTPUT,
         dealt: DealtRows | None = None,
         calibrate: Any = None,
         say: Say | None = None,
     ) -> None:
-        self._predictor = open_folder(folder, compute, columns=columns)
-        task = self._predictor.task
+        self.opened, self.compute, task = opened, opened.compute, opened.task
         task.refuse_output_options(options)
         if calibrate is not None and not options.abstains:
             raise InputError("--calibrate requires --unknown or --coverage")
         self._doubts = None
         if options.abstains:
-            self._doubts = Doubts(self._predictor, options, calibrate, say)
+            self._doubts = Doubts(opened, options, calibrate, say)
         self._options, self._columns = options, columns
         self._dealt = dealt
         if isinstance(data, Iterator) and task.reads_arrays:
-            raise InputError(f"{folder} reads images: give files or folders of them")
+            raise InputError(f"{opened.folder} reads images: give files or folders of them")
         self.blocks = iter(()) if data is None else self.read(data)
 
     def read(self, data: Any, skip: int = 0) -> Iterator[list[Row]]:
         """Yield blocks of an input's rows after the first ``skip`` rows."""
-        task = self._predictor.task
+        task = self.opened.task
         source = task.source(data, name="the input", labelled=False)
         if self._columns.id is not None:
             _require_ids(task, source, self._columns.id)
@@ -226,7 +223,7 @@ class RowPredictions:
 
     def refuse_kind(self, kind: str) -> None:
         """Raise ``InputError`` unless the task can read files of this kind in parts."""
-        task = self._predictor.task
+        task = self.opened.task
         if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
             raise InputError(
                 f"{task.name} reads images or CoNLL files, which cannot be split; use tables, or "
@@ -235,8 +232,8 @@ class RowPredictions:
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """Output rows: the ids or texts of the rows, and their predictions."""
-        task = self._predictor.task
-        outputs, records = output_rows(self._predictor, block, self._options, self._doubts), []
+        task = self.opened.task
+        outputs, records = output_rows(self.opened, block, self._options, self._doubts), []
         for output, row in zip(outputs, block, strict=True):
             identity = task.identity(row)
             if both := identity.keys() & output.keys():
@@ -251,13 +248,9 @@ class RowPredictions:
         for block in self.blocks:
             yield from self.predict(block)
 
-    def notes(self) -> Iterator[str]:
-        """Notes on automatic choices: the precision, and the engine if it is auto."""
-        yield from self._predictor.notes()
-
     def warnings(self) -> Iterator[str]:
         """Warnings about the rows so far."""
-        return self._predictor.warnings()
+        return self.opened.warnings()
 
     def table(self, source: Any, before: int) -> Any:
         """Predict a part of an input.
@@ -282,19 +275,19 @@ class RowPredictions:
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the rows that the predictions depend on."""
-        predictor = self._predictor
+        opened = self.opened
         weights = [
-            [f"{member.relative_to(predictor.folder)}/{name}", checksum]
-            for member in predictor.members
+            [f"{member.relative_to(opened.folder)}/{name}", checksum]
+            for member in opened.members
             for name, checksum in model_checksums(member)
         ]
-        engines = sorted({choice.name for choice in predictor.engines} - {TORCH})
+        engines = sorted({choice.name for choice in opened.engines} - {TORCH})
         return {
             **({"engines": engines} if engines else {}),
             "format": 1,
             "model": weights,
             "columns": asdict(self._columns),
-            "precision": predictor.precision,
+            "precision": opened.precision,
             "options": {k: v for k, v in asdict(self._options).items() if k in _FIRST or v},
             **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }

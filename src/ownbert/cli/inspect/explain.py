@@ -195,7 +195,7 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
 
 def _is_part_of_blend(folder: Path) -> bool:
     """Whether ``predict`` uses more than the network of the folder."""
-    from ownbert.inference.open_folder import blend_of
+    from ownbert.inference.blend import blend_of
 
     blend = blend_of(folder)
     members = () if blend is None else blend.members

@@ -157,20 +157,22 @@ def _print_predictions(
     folder: Path, inputs: Any, columns: ColumnNames, given: dict[str, Any]
 ) -> None:
     from ownbert.inference.compute import Compute, say_each
+    from ownbert.inference.open_folder import open_folder
     from ownbert.inference.pipeline import output_options
     from ownbert.inference.predict import RowPredictions
 
     options = ("top_k", "threshold", "probabilities", "unknown", "coverage")
     say = given["say"]
+    compute = Compute(*(given[n] for n in ("device", "precision", "engine", "network")))
+    opened = open_folder(folder, compute, columns=columns)
     rows = RowPredictions(
-        folder,
+        opened,
         inputs,
         columns=columns,
-        compute=Compute(*(given[n] for n in ("device", "precision", "engine", "network"))),
         options=output_options(*(given[name] for name in options)),
         calibrate=given["calibrate"],
         say=say,
     )
-    say_each(rows.notes(), say)
+    say_each(opened.notes(), say)
     print_rows(rows)
-    say_each(rows.warnings(), say)
+    say_each(opened.warnings(), say)

@@ -140,15 +140,15 @@ class RowVectors:
             raise TypeError(f"embed has no option {min(others)!r}; see Embedder.encode")
         description = describe(folder)
         self._columns, self._options = columns, options
-        self._compute = compute.settled([description], (VECTORS,))
+        self.compute = compute.settled([description], (VECTORS,))
         self.embedder = Embedder(
             description,
             device=compute.device,
-            precision=self._compute.precision,
+            precision=self.compute.precision,
             max_length=max_length,
             engine=compute.engine,
         )
-        say_each(filter(None, (self._compute.note, self.embedder.engine.note)), say)
+        say_each(filter(None, (self.compute.note, self.embedder.engine.note)), say)
 
     def embedded(
         self, records: Iterator[Record], progress: Progress | None = None

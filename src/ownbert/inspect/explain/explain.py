@@ -15,9 +15,10 @@ from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.hub import model_folder
+from ownbert.inference.blend import blend_of
 from ownbert.inference.compute import Compute
 from ownbert.inference.fill_mask import masked_example
-from ownbert.inference.open_folder import blend_of, open_folder
+from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Opened
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
