@@ -11,6 +11,7 @@ from ownbert import InputError, finetune
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.inference.blend import Blend, BlendMember
+from ownbert.tasks.classification import ClassificationTask
 from ownbert.train.job import Interrupted
 from ownbert.train.state_files import newest_state
 from ownbert.train.watch.log import read_log
@@ -83,9 +84,8 @@ def test_stopped_or_not_it_is_the_same_model(
 
 def test_a_blend_is_replaced_as_a_whole(tmp_path: Path):
     """Otherwise predict would use it, and not the new model."""
-    Blend((BlendMember("lsa", "linear", ("lsa",), 1.0),), ("a", "b"), {}, (0.0, 0.0)).write(
-        tmp_path
-    )
+    task = ClassificationTask(labels=("a", "b"))
+    Blend((BlendMember("lsa", "linear", ("lsa",), 1.0),), task, (0.0, 0.0)).write(tmp_path)
     (tmp_path / "report.json").write_text('{"leaderboard": [], "task": "classify"}')
     for given in ({}, {"resume": True}):
         with pytest.raises(InputError, match="already contains a model; replace it with overwrite"):

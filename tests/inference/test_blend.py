@@ -17,7 +17,7 @@ from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.task import KEY
+from ownbert.tasks.task import restored_task
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.opened_files import opened
@@ -52,10 +52,8 @@ def test_a_blend_with_a_network_has_its_tokenizer(classifier: Path, tmp_path: Pa
 
     shutil.copytree(classifier, tmp_path / "blend" / "network")
     task = ownbert.Predictor(classifier).task
-    values = read_json(classifier / "config.json")
     member = BlendMember("network", "network", ("network",), 1.0)
-    blend = Blend((member,), tuple(task.labels), {KEY: values[KEY]}, (0.0,) * len(task.labels))
-    blend.write(tmp_path / "blend")
+    Blend((member,), task, (0.0,) * len(task.labels)).write(tmp_path / "blend")
     served = ServedModel("m", tmp_path / "blend")
     assert served.tokenizer.vocabulary() == Tokenizer.load(classifier).vocabulary()
     assert served.rows(["red1 green2"]).tokens == [4]
@@ -67,9 +65,9 @@ def test_an_exported_network_in_a_blend_takes_any_precision(
     """The automatic one, too, where torch would compute in bfloat16."""
     pytest.importorskip("onnxruntime")
     shutil.copytree(exported / "onnx", tmp_path / "blend/network")
-    values = {KEY: {"name": "classify", "settings": {}, "columns": {}, "pair": False}}
     member = BlendMember("network", "network", ("network",), 1.0)
-    Blend((member,), LABELS, values, (0.0,) * len(LABELS)).write(tmp_path / "blend")
+    task = restored_task("classify", {"pair": False}, LABELS)
+    Blend((member,), task, (0.0,) * len(LABELS)).write(tmp_path / "blend")
     monkeypatch.setattr("ownbert.train.device.cpu_multiplies_bfloat16", lambda: True)
     expected = ownbert.Predictor(exported / "onnx", precision="auto").predict_proba(["a b"])
     found = ownbert.Predictor(tmp_path / "blend", precision="auto").predict_proba(["a b"])

@@ -253,7 +253,7 @@ def test_all_that_answer_must_agree(agreeing: Path, classifier: Path, tmp_path: 
     task = open_folder(agreeing).task
     for folder, name in ((both, "bfloat16"), (one, "float32")):
         members = tuple(BlendMember(m, "network", (m,), 0.5) for m in ("m-0", "m-1"))
-        Blend(members, task.labels, task.values(), (0.0,) * 3).write(folder)
+        Blend(members, task, (0.0,) * 3).write(folder)
         assert open_folder(folder, OF_FOLDER).compute.precision == name
         alone = replace(OF_FOLDER, network=True)  # there is none
         assert open_folder(folder, alone).compute.precision == "float32"

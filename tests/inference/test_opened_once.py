@@ -16,7 +16,7 @@ import ownbert
 from ownbert.checkpoint import describe
 from ownbert.fitting.network_probe import probe
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.tasks.task import KEY, task_of
+from ownbert.tasks.task import task_of
 from support.cli import run_cli
 
 Counts = tuple[Mapping[str, int], int]
@@ -70,8 +70,7 @@ def blend(classifier: Path, pretrained: Path, topics: Path, tmp_path: Path) -> P
     (frozen,) = Blend.read(tmp_path / "blend").members
     task = task_of(describe(classifier))
     members = (frozen, BlendMember("network", "network", ("members/network",), 1.0))
-    values, labels = {KEY: task.values()[KEY]}, tuple(task.labels)
-    Blend(members, labels, values, (0.0,) * len(labels)).write(tmp_path / "blend")
+    Blend(members, task, (0.0,) * len(task.labels)).write(tmp_path / "blend")
     return tmp_path / "blend"
 
 

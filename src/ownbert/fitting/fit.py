@@ -1,5 +1,6 @@
 """``fit``: find the best model for labelled and unlabelled text within a time budget."""
 
+import copy
 import shutil
 import tempfile
 import time
@@ -375,10 +376,9 @@ class Fit:
             return
         compared = self.steps.compared()
         chosen, offsets, scores = compared.used
-        task = self.rows.task
         compared.tune(scores)
         members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
-        blend = Blend(members, tuple(task.labels), task.values(), tuple(map(float, offsets)))
+        blend = Blend(members, copy.copy(self.rows.task), tuple(map(float, offsets)))
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:

@@ -87,7 +87,7 @@ def probe(
             shutil.rmtree(folder / path, ignore_errors=True)
             work.rename(folder / path)
             offsets = tuple(map(float, compared.offsets))
-            Blend(members, tuple(detected.labels), detected.values(), offsets).write(folder)
+            Blend(members, detected, offsets).write(folder)
             for name in others:
                 (folder / name).unlink(missing_ok=True)
         except BaseException:

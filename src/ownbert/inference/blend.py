@@ -1,9 +1,7 @@
 """blend.json: the models of a ``fit`` folder and their weights."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ownbert.checks import list_of, number, object_, record, text
 from ownbert.config.head_spec import MOST_LABELS
@@ -56,39 +54,27 @@ class Blend:
 
     Args:
         members: at least one model.
-        labels: labels of the task.
-        values: the task's settings, as in config.json.
+        task: the task that they predict.
         offsets: (C) offsets added to the logits, one per label or regression value.
     """
 
     members: tuple[BlendMember, ...]
-    labels: tuple[str, ...]
-    values: Mapping[str, Any]
+    task: Task
     offsets: tuple[float, ...]
-
-    def task(self, columns: ColumnNames | None = None) -> Task:
-        """The task of the blend."""
-        saved = self.values[KEY]
-        name = saved["name"]
-        if name not in TEXT_TASKS:
-            raise InputError(f"a blend supports {', '.join(TEXT_TASKS)}, not {name!r}")
-        task = restored_task(name, saved, self.labels, columns)
-        if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
-            raise ValueError(f"the columns are {saved['columns']!r}")
-        if not 0 <= getattr(task, "threshold", 0.5) <= 1:
-            raise ValueError(f"the threshold is {saved['threshold']!r}")
-        return task
 
     def write(self, folder: Path) -> None:
         """Write the blend into a folder."""
         members = [asdict(member) for member in self.members]
-        settings = {"format": _FORMAT, "labels": list(self.labels), "offsets": self.offsets}
-        settings |= self.values
-        write_json(folder / BLEND, {**settings, "members": members})
+        settings = {"format": _FORMAT, "labels": list(self.task.labels), "offsets": self.offsets}
+        write_json(folder / BLEND, {**settings, **self.task.values(), "members": members})
 
     @classmethod
-    def read(cls, folder: Path) -> "Blend":
+    def read(cls, folder: Path, columns: ColumnNames | None = None) -> "Blend":
         """Read the blend written by ``write``.
+
+        Args:
+            folder: the folder of the blend.
+            columns: columns named by the user; by default those used in training.
 
         Raises:
             InputError: the file is damaged or of another version, or a model is missing.
@@ -102,7 +88,7 @@ class Blend:
                 BlendMember(m["name"], m["kind"], tuple(m["folders"]), float(m["weight"]))
                 for m in saved["members"]
             )
-            labels, values = tuple(saved["labels"]), {KEY: saved[KEY]}
+            labels, settings = tuple(saved["labels"]), saved[KEY]
             # Folders of earlier versions have no offsets.
             offsets = tuple(map(float, saved.get("offsets") or [0.0] * len(labels)))
         except KeyError as error:
@@ -116,20 +102,25 @@ class Blend:
         missing = [p for m in members for p in m.folders if not inside(folder, p, path).is_dir()]
         if missing:
             raise InputError(f"{folder / missing[0]}, which {path} names, does not exist")
-        blend = cls(members, labels, values, offsets)
         try:
-            blend.task()
+            if (name := settings["name"]) not in TEXT_TASKS:
+                raise InputError(f"a blend supports {', '.join(TEXT_TASKS)}, not {name!r}")
+            task = restored_task(name, settings, labels, columns)
+            if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
+                raise ValueError(f"the columns are {settings['columns']!r}")
+            if not 0 <= getattr(task, "threshold", 0.5) <= 1:
+                raise ValueError(f"the threshold is {settings['threshold']!r}")
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
-        return blend
+        return cls(members, task, offsets)
 
 
-def blend_of(folder: Path) -> Blend | None:
+def blend_of(folder: Path, columns: ColumnNames | None = None) -> Blend | None:
     """The blend of a ``fit`` folder; None for others.
 
     Raises:
         InputError: blend.json is damaged.
     """
-    return Blend.read(folder) if (folder / BLEND).exists() else None
+    return Blend.read(folder, columns) if (folder / BLEND).exists() else None

@@ -25,16 +25,18 @@ def open_folder(
         InputError: the folder cannot be used.
     """
     folder = model_folder(folder)
-    blend = None if compute.network else blend_of(folder)
+    blend = None if compute.network else blend_of(folder, columns)
+    paths = [folder]
+    if blend is not None:
+        members = (member for member in blend.members if member.kind == "network")
+        paths = [folder / path for member in members for path in member.folders]
+    described = {path: describe_members(path) for path in paths}
+    networks = [each for several in described.values() for each in several]
+    if compute.network:  # an ensemble has no network of its own
+        networks = [each for each in networks if each.folder == folder]
+    compute = compute.settled(networks)
     if blend is None:
-        networks = describe_members(folder)
-        own = [each for each in networks if each.folder == folder]  # none of an ensemble
-        compute = compute.settled(own if compute.network else networks)
-        return Networks(folder, networks, compute, columns=columns)
+        return Networks(folder, described[folder], compute, columns=columns)
     from ownbert.inference.opened_blend import OpenedBlend
 
-    members = (member for member in blend.members if member.kind == "network")
-    paths = [folder / path for member in members for path in member.folders]
-    described = {path: describe_members(path) for path in paths}
-    compute = compute.settled([each for several in described.values() for each in several])
-    return OpenedBlend(folder, blend, compute, columns=columns, described=described)
+    return OpenedBlend(folder, blend, compute, described)

@@ -15,7 +15,6 @@ from ownbert.inference.compute import AUTO, TORCH, Compute
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
 from ownbert.run.file_names import BLEND
-from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time
@@ -141,7 +140,6 @@ class OpenedBlend(Opened):
         folder: the opened folder.
         blend: blend of the folder.
         compute: device, precision (settled) and engine of the networks.
-        columns: columns named by the user; by default those used in training.
         described: networks that have been read already, by folder.
 
     Attributes:
@@ -157,12 +155,9 @@ class OpenedBlend(Opened):
         folder: Path,
         blend: Blend,
         compute: Compute,
-        *,
-        columns: ColumnNames | None = None,
-        described: Mapping[Path, Sequence[Description]] = {},
+        described: Mapping[Path, Sequence[Description]],
     ) -> None:
-        self.folder, self.blend, self.compute = folder, blend, compute
-        self.task = self.blend.task(columns)
+        self.folder, self.blend, self.compute, self.task = folder, blend, compute, blend.task
         self.precision = pick_precision(compute.precision or "float32", pick_device(compute.device))
         self.scores = Members(folder, blend.members, compute, described)
         paths = [folder / path for member in blend.members for path in member.folders]

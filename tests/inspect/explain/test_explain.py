@@ -429,7 +429,7 @@ def test_the_network_of_a_blend_is_named(classifier: Path, tmp_path: Path):
     for name in ("network", "tfidf"):
         (folder / "members" / name).mkdir(parents=True)
     for members in ((alone,), (alone, BlendMember("tfidf", "linear", ("members/tfidf",), 1.0))):
-        Blend(members, tuple(task.labels), task.values(), (0.0,) * len(task.labels)).write(folder)
+        Blend(members, task, (0.0,) * len(task.labels)).write(folder)
         done = run_cli("explain", folder, "red1 9")
         assert done.returncode == 0, done.stderr
         assert ("only the network is explained" in done.stderr) == (len(members) > 1)
