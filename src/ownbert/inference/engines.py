@@ -135,11 +135,13 @@ class ExportedFile:
         engine: engine that runs the file.
         path: path of the file.
         folder: folder with parity.json and, for tags decoded jointly, crf.json.
+        weights: checksums of the weights that the file was made from.
     """
 
     engine: str
     path: Path
     folder: Path
+    weights: Mapping[str, Any] | None
 
     def open(self) -> Engine:
         """Open the file.
@@ -147,7 +149,7 @@ class ExportedFile:
         Raises:
             InputError: the engine's package is missing, or the file is damaged.
         """
-        require_engine(self.engine)
+        _require_engine(self.engine)
         try:
             return KINDS[self.engine].open(self.path)
         except Exception as error:
@@ -205,29 +207,30 @@ def choose_engine(
     folder, engine = description.folder, compute.engine
     assert folder is not None
     maybe(known(*ENGINES))("engine", engine)
-    whole_folder = exported_folder(folder, outputs)
-    if whole_folder is None:
-        if engine in (None, TORCH):
-            return Choice()
-        if engine == AUTO:
-            return _automatic(folder, description, compute, outputs)
-        assert engine is not None
-        exported = _engine_file(folder, description, engine, outputs)
-    else:
-        exported, own = whole_folder, whole_folder.engine
-        if engine not in (None, AUTO, own):
+    if weights_form(folder) is None and (folder / PARITY).is_file():
+        exported = _exported_file(folder, outputs)
+        if engine not in (None, AUTO, exported.engine):
             raise InputError(
-                f"{folder} was exported to {own} and has no file for {engine}; omit --engine, or "
-                "name the folder of the model"
+                f"{folder} was exported to {exported.engine} and has no file for {engine}; omit "
+                "--engine, or name the folder of the model"
             )
-    _require_cpu(exported.engine, compute)
-    require_engine(exported.engine)
-    return Choice(
-        exported, packed=False, note=f"engine: {exported.engine}" if engine == AUTO else ""
-    )
+    elif engine in (None, TORCH):
+        return Choice()
+    elif engine == AUTO:
+        return _automatic(folder, description, compute, outputs)
+    else:
+        exported = _engine_file(folder, description, engine, outputs)
+    own = exported.engine
+    if compute.device not in _CPU:
+        raise InputError(f"the engine {own} computes on the CPU; omit --device {compute.device}")
+    if compute.precision not in _FLOAT32:
+        raise InputError(
+            f"the engine {own} computes in float32; omit --precision {compute.precision}"
+        )
+    return Choice(exported, packed=False, note=f"engine: {own}" if engine == AUTO else "")
 
 
-def require_engine(engine: str) -> None:
+def _require_engine(engine: str) -> None:
     """Raise ``InputError`` if the package of an engine is missing."""
     if not KINDS[engine].installed:
         raise InputError(
@@ -236,46 +239,14 @@ def require_engine(engine: str) -> None:
         )
 
 
-def _require_cpu(engine: str, compute: Compute) -> None:
-    if compute.device not in _CPU:
-        raise InputError(f"the engine {engine} computes on the CPU; omit --device {compute.device}")
-    if compute.precision not in _FLOAT32:
+def _exported_file(folder: Path, outputs: Sequence[str]) -> ExportedFile:
+    """The file described by parity.json; its outputs and size are checked."""
+    described = read_json(folder / PARITY, check=_PARITY)
+    if (engine := described["to"]) not in KINDS:
         raise InputError(
-            f"the engine {engine} computes in float32; omit --precision {compute.precision}"
-        )
-
-
-def exported_folder(folder: Path, outputs: Sequence[str] = ()) -> ExportedFile | None:
-    """The exported file of a folder; None for an ordinary model folder.
-
-    Args:
-        folder: a folder of either kind.
-        outputs: outputs that the file must have.
-
-    Raises:
-        MissingOutput: an output is missing.
-        InputError: the folder is damaged, or names no known engine.
-    """
-    if weights_form(folder) is not None or not (folder / PARITY).is_file():
-        return None
-    described = _read_parity(folder)
-    to = described["to"]
-    if to not in KINDS:
-        raise InputError(
-            f"{folder} was exported to {in_short(to)}, which ownbert does not read; name the "
+            f"{folder} was exported to {in_short(engine)}, which ownbert does not read; name the "
             "folder of the model, or export it to onnx or openvino"
         )
-    return _file(folder, to, described, outputs)
-
-
-def _read_parity(folder: Path) -> dict[str, Any]:
-    return read_json(folder / PARITY, check=_PARITY)
-
-
-def _file(
-    folder: Path, engine: str, described: Mapping[str, Any], outputs: Sequence[str]
-) -> ExportedFile:
-    """The file described by parity.json; its outputs and size are checked."""
     path = inside(folder, described["file"], folder / PARITY)
     if not path.is_file():
         raise InputError(f"no such file: {path}, which {folder / PARITY} names")
@@ -289,7 +260,7 @@ def _file(
     known = described.get("outputs") or outputs
     if missing := [name for name in outputs if name not in known]:
         raise missing_output(path, missing[0], known)
-    return ExportedFile(engine, path, folder)
+    return ExportedFile(engine, path, folder, described.get("weights"))
 
 
 def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput:
@@ -315,7 +286,7 @@ def _engine_file(
             f"{folder} reads long documents in segments, which only torch supports; omit --engine"
         )
     kind = KINDS[engine]
-    require_engine(engine)
+    _require_engine(engine)
     path = folder / kind.folder
     command = f"ownbert export {folder} --to {engine} -o {path}"
     if not (path / kind.file).is_file():
@@ -325,13 +296,13 @@ def _engine_file(
             f"{path / kind.file} was not written by ownbert export, so it may not match these "
             f"weights; replace it: {command} --overwrite"
         )
-    described = _read_parity(path)
-    if described["to"] != engine or described.get("weights") != weights_checksums(folder):
+    exported = _exported_file(path, outputs)
+    if exported.engine != engine or exported.weights != weights_checksums(folder):
         raise InputError(
             f"{path / kind.file} does not match the weights in {folder}; export it again: "
             f"{command} --overwrite"
         )
-    return _file(path, engine, described, outputs)
+    return exported
 
 
 def _automatic(
