@@ -87,6 +87,14 @@ def test_predict_with_a_blend(blend: Path, topics: Path, tmp_path: Path):
     assert (set(opened.values()), described) == ({1}, 2)
 
 
+def test_a_calibrated_blend(blend: Path, topics: Path, tmp_path: Path):
+    """Checksums of the files are computed once, for the calibration and for the output."""
+    dev, output = topics / "dev.csv", tmp_path / "it.csv"
+    options = ("--coverage", "0.8", "--calibrate", dev, "-o", output)
+    opened, _ = of_command(blend, tmp_path, "predict", blend, dev, *options)
+    assert opened["blend.json"] == opened["members/probe/probe.json"] == 2
+
+
 @pytest.mark.parametrize("command", ["embed", "fill"])
 def test_vectors_and_masks(command: str, pretrained: Path, tmp_path: Path):
     opened, described = of_command(pretrained, tmp_path, command, pretrained, "red1 [MASK]")

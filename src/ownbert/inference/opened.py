@@ -5,14 +5,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, Description, describe
-from ownbert.checkpoint.model_files import no_network
+from ownbert.checkpoint.model_files import model_checksums, no_network
 from ownbert.checks import list_of, maybe, record, text
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
@@ -68,6 +68,12 @@ class Opened(ABC):
     @abstractmethod
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """The logits of each row, and the task's notes for its decisions."""
+
+    @cached_property
+    def checksums(self) -> list[tuple[str, str, Any]]:
+        """The model files: member relative to the folder, name and checksum."""
+        members = ((os.path.relpath(each, self.folder), each) for each in self.members)
+        return [(name, *file) for name, member in members for file in model_checksums(member)]
 
     @property
     def models(self) -> list[Any]:

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import fingerprint
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
@@ -276,11 +275,7 @@ class RowPredictions:
     def depends_on(self) -> dict[str, Any]:
         """Everything but the rows that the predictions depend on."""
         opened = self.opened
-        weights = [
-            [f"{member.relative_to(opened.folder)}/{name}", checksum]
-            for member in opened.members
-            for name, checksum in model_checksums(member)
-        ]
+        weights = [[f"{member}/{name}", checksum] for member, name, checksum in opened.checksums]
         engines = sorted({choice.name for choice in opened.engines} - {TORCH})
         return {
             **({"engines": engines} if engines else {}),

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
 
 from ownbert.checkpoint import CONFIG
-from ownbert.checkpoint.model_files import model_checksums, weights_checksums, weights_form
+from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_yaml
@@ -31,20 +31,6 @@ _MOST_OF_LABEL, _MOST_TEXTS = 200, 10_000
 _LEAST_ERROR = 1e-9
 # The network in a ``fit`` folder that was not trained on labels.
 _FROZEN = f"members/{PROBE}/{ENCODER}"
-
-
-class _Network(NamedTuple):
-    """A network that computes text vectors.
-
-    Args:
-        name: its folder, relative to the model folder if inside it.
-        folder: the same folder as a path.
-        blind: whether the network was not trained on the labels.
-    """
-
-    name: str
-    folder: Path
-    blind: bool
 
 
 def held_out_of(
@@ -161,9 +147,10 @@ def learn(
         "missing": missing,
     }
     network = None if vectors is False else _network(opened)
-    if network is None or (isinstance(vectors, np.ndarray) and not network.blind):
+    if network is None or (isinstance(vectors, np.ndarray) and not network[1]):
         return HeldOut(scores=doubt, **settings)
-    known = [*rows, *more] if network.blind else rows
+    name, blind = network
+    folder, known = opened.folder / name, [*rows, *more] if blind else rows
     labels = np.asarray([task.target(row) for row in known])
     once = {row.texts: i for i, row in reversed(list(enumerate(known)))}
     chosen = np.sort(list(once.values()))
@@ -172,15 +159,15 @@ def learn(
     if isinstance(vectors, np.ndarray):
         found = vectors[chosen]
     else:
-        embedder = Embedder(network.folder, device=opened.compute.device)
+        embedder = Embedder(folder, device=opened.compute.device)
         found = embed_rows(embedder, [known[i].texts for i in chosen])
     found = of_length_one(found)
-    scope, scores = Scope.fit(found, labels[chosen], len(task.labels), blind=network.blind)
+    scope, scores = Scope.fit(found, labels[chosen], len(task.labels), blind=blind)
     return HeldOut(
         scores=np.sort(scores),
         scope=scope,
-        encoder=network.name,
-        encoder_weights=weights_checksums(network.folder),
+        encoder=name,
+        encoder_weights=weights_checksums(folder),
         **settings,
     )
 
@@ -196,10 +183,9 @@ def sorted_errors(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def models_of(opened: Opened) -> list[Any]:
     """The checksums of all files that a folder's probabilities depend on."""
     return [
-        [os.path.relpath(member, opened.folder), name, checksum]
-        for member in opened.members
-        for name, checksum in model_checksums(member)
-        if name.endswith((".safetensors", ".bin")) or name == BLEND
+        [*each]
+        for each in opened.checksums
+        if each[1].endswith((".safetensors", ".bin")) or each[1] == BLEND
     ]
 
 
@@ -220,22 +206,24 @@ def embedder_of(opened: Opened, held_out: HeldOut) -> Embedder | None:
     return Embedder(folder, device=opened.compute.device)
 
 
-def _network(opened: Opened) -> _Network | None:
-    """The network for vectors: the one before training on labels if it is available, else the
+def _network(opened: Opened) -> tuple[str, bool] | None:
+    """The folder of the network for vectors, relative to the model folder if inside it, and whether
+    the network was not trained on labels: the one before that training if it is available, else the
     folder's own; None for images and folders without a network."""
     folder = opened.folder
     if opened.task.reads_arrays:
         return None
     if (folder / _FROZEN / CONFIG).is_file():
-        return _Network(_FROZEN, inside(folder, _FROZEN, folder), blind=True)
+        inside(folder, _FROZEN, folder)
+        return _FROZEN, True
     base = _recipe(folder).get("model")  # for fit a folder, for finetune a mapping of settings
     base = base.get("folder") if isinstance(base, dict) else base
     if isinstance(base, str) and base:
         base_folder = model_folder(base)
         if (base_folder / CONFIG).is_file() and weights_form(base_folder) is not None:
-            return _Network(str(base_folder.resolve()), base_folder, blind=True)
+            return str(base_folder.resolve()), True
     if (folder / CONFIG).is_file() and weights_form(folder) is not None:
-        return _Network(".", folder, blind=False)
+        return ".", False
     return None
 
 
