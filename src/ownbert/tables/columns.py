@@ -255,15 +255,6 @@ def find_columns(
     return found
 
 
-def feature_columns(path: Source, given: ColumnNames) -> tuple[str, ...]:
-    """The columns of word features named by the user, now or in training.
-
-    Raises:
-        InputError: a column is missing.
-    """
-    return find_columns(path, [_FEATURES], given).get("features", ())
-
-
 def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None) -> tuple[str, ...]:
     """The id column of a table, if it has one.
 

@@ -68,18 +68,18 @@ class RegressionTask(SentenceTask):
 
     def find_columns(
         self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         given, own = given or self.columns, self.labels
         if own and given.label is None and {*own} <= {*columns(path)}:
             # Use the columns of the training rows, whatever other numeric columns there are.
             given = replace(given, label=",".join(own))
-        texts, names = super().find_columns(path, given, labelled=labelled)
+        texts, names, features = super().find_columns(path, given, labelled=labelled)
         if labelled and own and len(names) != len(own):
             raise InputError(
                 f"{path}: {len(names)} columns of numbers ({', '.join(names)}), but the model "
                 f"has {len(own)} ({', '.join(own)}); name the same number with --label-column"
             )
-        return texts, names
+        return texts, names, features
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         numbers = np.asarray([row.target for row in rows])

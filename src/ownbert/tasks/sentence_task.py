@@ -15,7 +15,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
-from ownbert.tables.columns import ColumnNames, feature_columns, find_columns
+from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text
 from ownbert.tables.labels import LabelCells
 from ownbert.tables.memory import MemoryTable
@@ -68,8 +68,8 @@ class SentenceTask(Task):
 
     def find_columns(
         self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns of the texts and, if ``labelled``, of the targets.
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """The columns of the texts, of the targets if ``labelled``, and of word features.
 
         Args:
             path: the table.
@@ -83,12 +83,11 @@ class SentenceTask(Task):
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
         )
         texts = (*columns_by_role["text"], *columns_by_role.get("second", ()))
-        return texts, columns_by_role.get("label", ())
+        return texts, columns_by_role.get("label", ()), columns_by_role.get("features", ())
 
     def read_table(self, path: Source) -> tuple[tuple[str, ...], list[TableRow]]:
         """The target columns, and at least one row with these as cells."""
-        texts, labels = self.find_columns(path)
-        features = feature_columns(path, self.columns)
+        texts, labels, features = self.find_columns(path)
         if features and len(texts) == 2:
             raise InputError(
                 f"{path}: feature columns belong to single texts, but the rows have two; name "
@@ -118,8 +117,7 @@ class SentenceTask(Task):
 
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":
-            texts, _ = self.find_columns(path, labelled=False)
-            features = feature_columns(path, self.columns)
+            texts, _, features = self.find_columns(path, labelled=False)
             rows = read_table(path, texts, id=self.columns.id, features=features)
             return (Row(row.line, row.texts, id=row.id, features=row.features) for row in rows)
         refuse_plain_text(path, self.columns.features)
@@ -128,8 +126,8 @@ class SentenceTask(Task):
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
     def describe_columns(self, path: Source) -> str:
-        texts, labels = self.find_columns(path)
-        used = {*texts, *labels, *feature_columns(path, self.columns)}
+        texts, labels, features = self.find_columns(path)
+        used = {*texts, *labels, *features}
         inputs, targets = " and ".join(map(repr, texts)), ", ".join(map(repr, labels))
         description = f"{inputs} as input, {targets} as target"
         others = [name for name in columns(path) if name not in used]
