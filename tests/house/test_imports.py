@@ -171,8 +171,11 @@ sys.exit("imports " + ", ".join(heavy) if heavy else 0)
 """
 
 
-@pytest.mark.parametrize("module", ["ownbert", "ownbert.cli"])
+@pytest.mark.parametrize(
+    "module", ["ownbert", "ownbert.cli", "ownbert.inference.embedding.embedder"]
+)
 def test_a_light_import(module: str):
+    """Also of an embedder, which runs exported files without torch."""
     heavy = HEAVY if module == "ownbert" else HEAVY[:5]
     done = subprocess.run(
         [sys.executable, "-c", LIGHT.format(module=module, heavy=heavy)],

@@ -10,7 +10,7 @@ from ownbert.hub import PREFIX, is_name, reason
 from ownbert.inference.compute import Say
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
 from ownbert.run.file_names import BLEND, ENSEMBLE
-from ownbert.views.linear_files import LINEAR
+from ownbert.views import LINEAR
 
 _HUB = "https://huggingface.co"
 _WORDS = "linear models and vocabularies contain single words of the texts"

@@ -21,7 +21,7 @@ from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.train.watch.log import CURVES
-from ownbert.views.linear_files import LINEAR, PROBE
+from ownbert.views import LINEAR, PROBE
 
 MODULES = "modules.json"
 # Reports of ``ownbert fit``, which quote some of the texts.

@@ -3,3 +3,6 @@ blends.
 
 scikit-learn fits the models; prediction needs only numpy and scipy.
 """
+
+# File names of a linear model on a view, and of one on a network's vectors.
+LINEAR, PROBE = "linear", "probe"

@@ -24,7 +24,7 @@ from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws
 from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
-from ownbert.views.linear_files import PROBE
+from ownbert.views import PROBE
 
 # Maximum number of texts whose vectors are kept: per label, and in total.
 _MOST_OF_LABEL, _MOST_TEXTS = 200, 10_000
