@@ -23,7 +23,6 @@ import pytest
 import ownbert
 from ownbert.exceptions import InputError
 from ownbert.serve.api.refusals import Refusal
-from ownbert.serve.models import Models
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.server import require_memory
 from ownbert.serve.server_settings import ServeSettings
@@ -315,7 +314,7 @@ def test_a_key_that_no_header_has(key: str):
 
 def test_one_model_is_loaded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made(tmp_path)
-    models = Models([ServedModel("m", tmp_path)])
+    service = Service([ServedModel("m", tmp_path)], ServeSettings())
     loading, go_on, load = threading.Event(), threading.Event(), ServedModel.reloaded
 
     def slowly(served: ServedModel) -> ServedModel:
@@ -325,13 +324,13 @@ def test_one_model_is_loaded_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ServedModel, "reloaded", slowly)
     with ThreadPoolExecutor(1) as other:
-        first = other.submit(models.reload, "m")
+        first = other.submit(service.reload, "m")
         assert loading.wait(30)
         with pytest.raises(Refusal, match="a model is being loaded") as refused:
-            models.reload("m")
+            service.reload("m")
         assert (refused.value.status, refused.value.retry_after) == (429, 1)
         go_on.set()
-        assert first.result() is models.get("m")
+        assert first.result() is service.model("m")
 
 
 def test_weights_of_another_model_explain_nothing(tmp_path: Path):
@@ -350,7 +349,7 @@ def test_a_prompt_that_cannot_be_used_is_refused(tmp_path: Path):
     (tmp_path / "modules.json").write_text('[{"type": "Pooling", "path": "1_Pooling"}]')
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling/config.json").write_text('{"include_prompt": false}')
-    service = Service(Models([ServedModel("m", tmp_path)]), ServeSettings())
+    service = Service([ServedModel("m", tmp_path)], ServeSettings())
     request: Any = None
     with pytest.raises(Refusal, match="excludes the tokens of a prompt from pooling"):
         asyncio.run(ModelRequest(service, request, None).embed(["a"], prompt="b "))

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ownbert.serve.turns import Turns
+from ownbert.serve.scheduler import Turns
 
 
 def test_others_go_on_between_those_that_wait():

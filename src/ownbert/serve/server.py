@@ -152,7 +152,6 @@ def serve(
         import uvicorn
     from ownbert.inference.compute import Compute
     from ownbert.serve.app import make_app
-    from ownbert.serve.models import Models
     from ownbert.serve.served_model import ServedModel
     from ownbert.serve.server_settings import ServeSettings
     from ownbert.serve.service import Service
@@ -167,7 +166,7 @@ def serve(
             ServedModel(name, folder, Compute(device, precision, engine))
             for name, folder in named.items()
         ]
-        service = Service(Models(models), limits)
+        service = Service(models, limits)
         config = uvicorn.Config(
             make_app(service, sys.stderr if log else None),  # type: ignore[arg-type]
             log_config=None,

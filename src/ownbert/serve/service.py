@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from scipy.special import expit
 from starlette.requests import Request
 
@@ -20,12 +21,10 @@ from ownbert.inference.scoring.score import ScoredText
 from ownbert.serve.api.attention_api import AttentionQuery
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.connections import Bounds
-from ownbert.serve.models import Models
 from ownbert.serve.prometheus import Metrics
-from ownbert.serve.scheduler import QueuedRequest, Scheduler
+from ownbert.serve.scheduler import QueuedRequest, Scheduler, Turns
 from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
 from ownbert.serve.server_settings import ServeSettings
-from ownbert.serve.turns import Turns
 from ownbert.tasks.rows import OutputOptions
 from ownbert.time_limit import check_wanted, wanted_until
 from ownbert.train.device import return_memory
@@ -73,14 +72,20 @@ def usage_of(request: Request) -> Usage:
 class Service:
     """The models of a server with the queue in front of them.
 
+    Args:
+        models: at least one; a single model also serves requests that name none.
+        settings: limits.
+
     Attributes:
+        models: the models by name; one can be reloaded while the server runs.
         bounds: limits of the connections.
         turns: schedules requests in the event loop's thread.
         ready: whether the models are warmed up.
     """
 
-    def __init__(self, models: Models, settings: ServeSettings) -> None:
-        self.models, self.settings = models, settings
+    def __init__(self, models: Sequence[ServedModel], settings: ServeSettings) -> None:
+        self.models, self.settings = {model.name: model for model in models}, settings
+        self._exchange = threading.Lock()
         self.bounds = Bounds(settings.idle_seconds, settings.connections)
         self.turns = Turns()
         self.metrics = Metrics(lambda: self.scheduler.waiting, lambda: len(self.bounds.connections))
@@ -94,6 +99,43 @@ class Service:
         self._untokenised = 0  # characters waiting for tokenisation
         self._speed = 0.0  # characters per second of the last tokenisation
         self.threads = ThreadPoolExecutor(_TOKENISED, "tokens")
+
+    def model(self, name: str | None) -> ServedModel:
+        """The model with a name, or the only one.
+
+        Raises:
+            Refusal: unknown name, or no name although there are several models.
+        """
+        known = ", ".join(self.models)
+        if name is None:
+            if len(self.models) > 1:
+                raise bad_field(f"there are several models; choose one of {known}", "model")
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            message = f"no model {name!r}; choose one of {known}"
+            raise Refusal(404, message, "model_not_found", "model")
+        return self.models[name]
+
+    def reload(self, name: str | None) -> ServedModel:
+        """Load a folder again and switch to it; if that fails, keep the old model.
+
+        Raises:
+            Refusal: the folder cannot be used, or another reload is in progress.
+        """
+        old = self.model(name)
+        if not self._exchange.acquire(blocking=False):
+            # Waiting requests would block threads and repeat the reload.
+            raise Refusal(429, "a model is being loaded; try again later", "loading", retry_after=1)
+        try:
+            torch.set_num_threads(1)  # no second thread team besides the computing one
+            new = old.reloaded()
+            new.warm_up()
+            self.models[old.name] = new
+        except InputError as error:
+            raise Refusal(409, f"{old.name} was not reloaded: {error}", "not_loaded") from None
+        finally:
+            self._exchange.release()
+        return new
 
     def _on_batch(self, tokens: int, seconds: float) -> None:
         self.metrics.on_batch(tokens, seconds)
@@ -159,7 +201,7 @@ class ModelRequest:
 
     def __init__(self, service: Service, request: Request, name: str | None) -> None:
         self.service, self.request = service, request
-        self.model = service.models.get(name)
+        self.model = service.model(name)
 
     async def compute(
         self, compute: Callable[..., Any], items: Items, **options: Hashable

@@ -143,7 +143,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/reload")
     def reload(body: ReloadRequest) -> dict[str, Any]:
         """Reload a model's folder; running requests still use the old model."""
-        return {"model": service.models.reload(body.model).name, "reloaded": True}
+        return {"model": service.reload(body.model).name, "reloaded": True}
 
     return routes
 

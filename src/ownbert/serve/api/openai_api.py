@@ -40,11 +40,11 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model_entry(model.name) for model in service.models]}
+        return {"object": "list", "data": [_model_entry(name) for name in service.models]}
 
     @routes.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        return _model_entry(service.models.get(name).name)
+        return _model_entry(service.model(name).name)
 
     @routes.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:

@@ -102,7 +102,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/info")
     async def info(model: str | None = None) -> dict[str, Any]:
-        chosen = [service.models.get(model)] if model else list(service.models)
+        chosen = [service.model(model)] if model else list(service.models.values())
         first, limits = chosen[0], service.settings
         return {
             "model_id": first.name,
