@@ -19,16 +19,13 @@ from ownbert.corpus.store_writer import INDEX
 from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import DefaultSettings
-from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.fitting.rows.unlabelled_texts import some_texts
 from ownbert.inference.finished_files import copy_files, network_files
-from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import pretrain
-from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.multilabel import MultiLabelTask
@@ -40,7 +37,6 @@ from ownbert.time_limit import time_limit
 from ownbert.train.device import pick_device
 from ownbert.train.state_files import newest_state, remove_states
 from ownbert.train.watch.callbacks import Callbacks
-from ownbert.train.watch.log import read_log
 
 # Vocabulary size for pretraining on a CPU, by its duration.
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
@@ -138,7 +134,7 @@ def pretrain_on(
         pretrain(
             store,
             network,
-            **_size_and_batch(network if resumed else None, size, cpu),
+            **({} if resumed else _size_and_batch(size, cpu)),  # the run may change its device
             max_minutes=left / 60,
             device=device,
             seed=seed,
@@ -179,14 +175,9 @@ def _prepare(
         prepare(paths, store, tokenizer=network, **given)
 
 
-def _size_and_batch(started: Path | None, size: str | None, cpu: bool) -> dict[str, Any]:
-    """Options of ``pretrain``: those of a run that has started, which may be resumed on another
-    device."""
-    recipe = resolve(PretrainRecipe, config=None if started is None else started / RECIPE)
-    given = {"size": recipe.model.size, "batch_tokens": recipe.data.batch_tokens}
-    if started is not None:
-        return given
-    given |= {} if cpu else _ON_GPU
+def _size_and_batch(size: str | None, cpu: bool) -> dict[str, Any]:
+    """Options of ``pretrain`` on a device."""
+    given = {} if cpu else _ON_GPU
     return given if size is None else {**given, "size": size}
 
 
@@ -294,18 +285,12 @@ def finetuning_run(
     settings: dict[str, Any] | None = None,
 ) -> FinetuningRun:
     """The fine-tuning run of ``base`` on rows, which may have soft targets."""
-    task = rows.task
-    options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
-    recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
-    names = ("pooling", "ngrams", "mask_rate")
-    task_settings = {name: getattr(recipe.task, name) for name in names}
+    task, of_task = rows.task, rows.task.settings
     if task.name == "classify":  # the blend already corrects for rare labels
-        task_settings["class_weights"] = "equal"
-    recipe = replace(
-        recipe,
-        data=replace(recipe.data, **task.columns.settings()),
-        task=replace(task.settings, **task_settings),
-    )
+        of_task = replace(of_task, class_weights="equal")
+    options = {"model.folder": str(base), "seed": seed, "device": device, **(settings or {})}
+    options |= task.columns.settings()
+    recipe = resolve(FinetuneRecipe, base=FinetuneRecipe(task=of_task), options=options)
     splits = (_with_all_labels(rows, learnt), None)
     return FinetuningRun(recipe, splits, labels=task.labels, with_card=False)
 
@@ -334,21 +319,6 @@ def taught_rows(
     pairs = zip(texts, outputs, strict=True)
     taught = [Row(0, text, tuple(map(float, output))) for text, output in pairs]
     return [*rows.first_fold[0], *taught]
-
-
-def tokens_per_second(folder: Path) -> float:
-    """Fine-tuning throughput of a network, from its log."""
-    rates = [row["tokens_per_second"] for row in read_log(folder) if row.get("tokens_per_second")]
-    return float(np.median(rates)) if rates else 1000.0
-
-
-def tokens_per_text(folder: Path) -> float:
-    """Mean tokens per training row, from the log of a fine-tuning."""
-    rows = [row for row in read_log(folder) if row.get("tokens") and row.get("step")]
-    if not rows:
-        return 100.0
-    batch = resolve(FinetuneRecipe, config=folder / RECIPE).data.batch_size or 16
-    return max(1.0, rows[-1]["tokens"] / (rows[-1]["step"] * batch))
 
 
 def copy_network(source: Path, target: Path) -> None:

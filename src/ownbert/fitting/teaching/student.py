@@ -14,19 +14,17 @@ import numpy as np
 from ownbert.checkpoint import describe
 from ownbert.finetuning.default_settings import peak_rate
 from ownbert.fitting.comparison import Comparison
-from ownbert.fitting.networks import (
-    finetune_on,
-    rate_after_start,
-    taught_rows,
-    tokens_per_second,
-    tokens_per_text,
-)
+from ownbert.fitting.networks import finetune_on, rate_after_start, taught_rows
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
+from ownbert.run.file_names import RECIPE
+from ownbert.settings import resolve
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.train.watch.log import read_log
 from ownbert.views.blending import from_scores
 
 # Minimum passes over the texts, plus the equivalent of .4 of a pass for the teacher's predictions.
@@ -73,8 +71,8 @@ def teach(
     pretrained = recipe.model is None  # on these texts
     finetuned = folder / next(c for c in compared.candidates if c.name == "network").first[0]
     wide, narrow = (describe(own).config.hidden_size for own in (base, finetuned))
-    tokens = seconds * tokens_per_second(finetuned) * (narrow / wide) / _STUDENT_PASSES
-    count = max(1, int(tokens / tokens_per_text(finetuned)) - len(rows.learnt))
+    most = seconds * _texts_per_second(finetuned) * (narrow / wide) / _STUDENT_PASSES
+    count = max(1, int(most) - len(rows.learnt))
     own = (given.labelled, given.similar)
     pieces, mixed = taught_texts(rows, *own, count, given=not pretrained, seed=recipe.seed)
     texts = [(text,) for text in (*pieces, *mixed)]
@@ -102,6 +100,16 @@ def teach(
         seed=recipe.seed,
         settings=settings,
     )
+
+
+def _texts_per_second(folder: Path) -> float:
+    """Fine-tuning throughput of a network in training rows, from its log."""
+    log = [row for row in read_log(folder) if row.get("tokens_per_second")]
+    if not log:
+        return 10.0
+    batch = resolve(FinetuneRecipe, config=folder / RECIPE).data.batch_size or 16
+    tokens_per_text = max(1.0, log[-1]["tokens"] / (log[-1]["step"] * batch))
+    return float(np.median([row["tokens_per_second"] for row in log])) / tokens_per_text
 
 
 def _answers(
