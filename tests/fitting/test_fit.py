@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import ownbert
-from ownbert.checkpoint import load, load_tokenizer, save
+from ownbert.checkpoint import describe, load, load_tokenizer, save
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import quantize
@@ -621,7 +621,7 @@ def test_two_rows_are_fitted(tmp_path: Path):
     ("texts", "labels", "message"),
     [
         (["half \ud800"] * 4, ["x", "y"] * 2, "surrogate"),
-        (["a", "b"], [object(), object()], "not a text, number or list"),
+        (["a", "b"], [object(), object()], "row 1: 'label' is a object, not a text"),
     ],
 )
 def test_bad_rows_in_memory_are_one_line(texts: list[str], labels: list[object], message: str):
@@ -790,8 +790,8 @@ def test_the_folder_has_another_network_where_fine_tuning_spoils_it(
 def test_a_network_that_has_learnt_labels_is_named(topics: Path, pretrained: Path, fitted: Path):
     train = topics / "train.csv"
     rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
-    assert not warnings_of(rows, pretrained)
-    (warning,) = warnings_of(rows, fitted)
+    assert not warnings_of(rows, describe(pretrained))
+    (warning,) = warnings_of(rows, describe(fitted))
     assert f"{fitted} was trained on labels" in warning
 
 

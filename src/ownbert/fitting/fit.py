@@ -40,7 +40,6 @@ from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
 from ownbert.fitting.steps import SHORTEST, WORK, Made, Steps
-from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
@@ -273,11 +272,10 @@ class Fit:
     def _base(self) -> Path | None:
         """The folder of the network to start from; None if there is none."""
         recipe = self.recipe
-        if recipe.model is not None:
-            folder = model_folder(recipe.model)
-            for warning in self.attempt(_VOCABULARY, partial(warnings_of, self.rows, folder)) or ():
+        if (base := self.given.base) is not None:
+            for warning in self.attempt(_VOCABULARY, partial(warnings_of, self.rows, base)) or ():
                 self.progress.say(warning)
-            return folder
+            return base.folder
         share = _PRETRAINING_FOR_MANY if len(self.rows.learnt) >= MANY else _PRETRAINING
         seconds = share * self.budget.left
         if seconds < _SHORTEST_PRETRAINING and not is_pretrained(self.folder / WORK):

@@ -145,10 +145,10 @@ def _read(
     seed: int,
 ) -> tuple[Any, LabelledRows]:
     """The task and its rows; warns where the score will say little."""
-    detected = find_task(train, columns, task)
-    detected.check_modality(describe(model), model)
+    detected, description = find_task(train, columns, task), describe(model)
+    detected.check_modality(description, model)
     rows = read_labelled(detected, train, dev, seed=seed)
-    for warning in warnings_of(rows, model_folder(model)):
+    for warning in warnings_of(rows, description):
         warn_of_input(warning.removeprefix("warning: "))
     return detected, rows
 

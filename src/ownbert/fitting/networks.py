@@ -253,15 +253,14 @@ def with_means(model: Path, folder: Path) -> Path:
     return folder
 
 
-def warnings_of(rows: LabelledRows, base: Path) -> list[str]:
+def warnings_of(rows: LabelledRows, base: Description) -> list[str]:
     """Warnings if a network has learnt labels before, or if its vocabulary does not fit the texts
     of the rows."""
-    description = describe(base)
-    warnings = [_vocabulary_warning(rows, description)]
-    if KEY in description.values:
+    warnings = [_vocabulary_warning(rows, base)]
+    if KEY in base.values:
         warnings.append(
-            f"warning: {base} was trained on labels; if those of the held-out rows were among "
-            "them, its scores are too high: give rows that it has not seen with --dev"
+            f"warning: {base.folder} was trained on labels; if those of the held-out rows were "
+            "among them, its scores are too high: give rows that it has not seen with --dev"
         )
     return [warning for warning in warnings if warning is not None]
 

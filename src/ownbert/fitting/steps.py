@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ownbert.checkpoint import describe
 from ownbert.exceptions import InputError
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import is_small_and_own
@@ -23,7 +22,6 @@ from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.fitting.teaching.student import teach
-from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
@@ -139,10 +137,8 @@ class Steps:
     @cached_property
     def _public(self) -> bool:
         """Whether the user has given a network that is not a small one of their own."""
-        if self.recipe.model is None:
-            return False
-        folder = model_folder(self.recipe.model)
-        return not is_small_and_own(str(folder), describe(folder).config.hidden_size)
+        base = self.given.base
+        return base is not None and not is_small_and_own(str(base.folder), base.config.hidden_size)
 
     def _started(self, base: Path) -> Path:
         """The network that fine-tuning starts from, for the first fold: ``base``, with a head if

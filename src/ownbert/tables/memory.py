@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import chain
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -74,8 +73,8 @@ class MemoryTable:
                 raise InputError(f"{self.name}, row {number} is nested too deeply") from None
             yield number, found
 
-    def write(self, path: Path) -> None:
-        """Write the rows as JSON lines.
+    def lines(self) -> Iterator[str]:
+        """Yield the rows as JSON lines.
 
         Dates, times, decimals and UUIDs are written as text, as the columns of parquet files are
         read.
@@ -86,11 +85,10 @@ class MemoryTable:
         if twice := [name for name in self.names if self.names.count(name) > 1]:
             raise InputError(f"{self.name} has two columns {twice[0]!r}: give them different names")
         try:
-            with path.open("w", encoding="utf-8") as file:
-                for _, row in self.read(self.names):
-                    # A lone surrogate is escaped here, and rejected by the reader with its line.
-                    record = dict(zip(self.names, row, strict=True))
-                    file.write(json.dumps(record, default=_scalar_text) + "\n")
+            for _, row in self.read(self.names):
+                # A lone surrogate is escaped here, and rejected by the reader with its line.
+                record = dict(zip(self.names, row, strict=True))
+                yield json.dumps(record, default=_scalar_text) + "\n"
         except TypeError as error:
             raise InputError(
                 f"{self.name}: a row has a value that is not a text, number or list: {error}"

@@ -63,7 +63,8 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as folder:
         if not are_names(given):
             path = own_text(Path(folder, "texts.jsonl"))
-            table_of_texts(given).write(path)
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(table_of_texts(given).lines())
             try:
                 yield [str(path)]
             except InputError as error:  # hide the name of the temporary file

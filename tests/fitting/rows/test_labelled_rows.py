@@ -149,10 +149,8 @@ def test_missing_second_texts_do_not_connect_rows():
         pa.table({"text": ["one", "two"], "label": ["a", "b"]}),
     ],
 )
-def test_rows_in_memory_become_a_file(data, tmp_path: Path):
-    path = tmp_path / "rows.jsonl"
-    table_of(data).write(path)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def test_rows_in_memory_become_lines(data):
+    rows = [json.loads(line) for line in table_of(data).lines()]
     assert rows == [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]
 
 

@@ -1,14 +1,14 @@
 """What ``fit`` reads: labelled rows, unlabelled texts, and what follows from them."""
 
 import contextlib
+import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ownbert.checkpoint import describe, load_tokenizer, require_float
+from ownbert.checkpoint import Description, describe, load_tokenizer, require_float
 from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_same
@@ -26,8 +26,8 @@ from ownbert.hub import model_folder
 from ownbert.inference.finished_files import network_files, require_inside
 from ownbert.settings import resolve
 from ownbert.tables.columns import ColumnNames, with_label_columns
-from ownbert.tables.memory import table_of
-from ownbert.tables.tables import Source, columns, kind_of
+from ownbert.tables.memory import MemoryTable, table_of
+from ownbert.tables.tables import columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
@@ -55,38 +55,13 @@ _SELF_TRAINING_FROM = 2
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
 
 
-class LabelledSource(NamedTuple):
-    """Labelled rows as given by the user.
-
-    Args:
-        rows: input for the task: a file, or a table in memory with a name for messages.
-        file: file with the same rows; its content identifies them when a run is resumed.
-    """
-
-    rows: Source
-    file: Path
-
-    @property
-    def is_file(self) -> bool:
-        return self.rows is self.file
-
-    @classmethod
-    def of(cls, data: Any, name: str, scratch: Path) -> "LabelledSource":
-        """Wrap rows passed to ``fit`` as the argument ``name``."""
-        if isinstance(data, str | os.PathLike):
-            path = Path(data)
-            return cls(path, path)
-        path, table = scratch / f"{name}.jsonl", table_of(data, name=f"the {name} data")
-        table.write(path)
-        return cls(table, path)
-
-
 class FitInput:
     """The checked input of a run of ``fit``.
 
     Args:
         recipe: settings of the run.
-        given: labelled rows by name: train and, optionally, dev and test.
+        sources: labelled rows, files or tables in memory, by name: train and, optionally, dev and
+            test.
         texts: files of unlabelled texts.
         folder: folder to write.
         notes: notes for the user on how the rows were read.
@@ -95,7 +70,7 @@ class FitInput:
     def __init__(
         self,
         recipe: FitRecipe,
-        given: Mapping[str, LabelledSource],
+        sources: Mapping[str, Path | MemoryTable],
         texts: Sequence[str],
         folder: Path,
         notes: Sequence[str],
@@ -103,13 +78,13 @@ class FitInput:
         self.recipe, self.notes = recipe, notes
         pick_device(recipe.device)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
-        sources = {name: source.rows for name, source in given.items()}
         self.train = train = sources["train"]
         label_options = {"separator": recipe.label_separator, "label_names": recipe.label_names}
         task = find_task(train, named, recipe.task, label_options)
+        self.base: Description | None = None  # of the network to start from, if one is given
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
-            _check_model(recipe.model, task)
+            self.base = _checked_model(recipe.model, task)
         self.metric = recipe.metric or task.metrics[0]
         check_metric(self.metric, task)
         self.rows = read_labelled(
@@ -134,10 +109,10 @@ class FitInput:
         self.similar = self.unlabelled
         if unlabelled.others:
             self.similar = Texts([(text,) for text in unlabelled.similar], self.kind)
-        files = [*(source.file for source in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
-        # Rows in memory are written again for every run, so modification times do not matter.
-        known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
+        named_rows = {source: f"{name}.jsonl" for name, source in sources.items()}
+        several = dict.fromkeys((*named_rows, *map(Path, names)))
+        known = [_content(source, named_rows.get(source, "")) for source in several]
         self.identity = {"files": known, "settings": settings}
 
     @property
@@ -271,7 +246,7 @@ def checked_input(
     add: Any,
     options: dict[str, Any],
 ) -> Iterator[FitInput]:
-    """Yield the checked input of a run; rows in memory are kept in temporary files.
+    """Yield the checked input of a run; unlabelled texts in memory are kept in temporary files.
 
     Args:
         train: labelled rows, as for ``fit``; so are ``dev``, ``test``, ``unlabelled`` and ``add``.
@@ -279,17 +254,16 @@ def checked_input(
         options: settings of ``FitRecipe`` by name.
     """
     unlabelled = () if unlabelled is None else unlabelled
-    with (
-        tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch,
-        corpus_files(unlabelled) as texts,
-    ):
+    with corpus_files(unlabelled) as texts:
         rows = {
-            name: LabelledSource.of(data, name, Path(scratch))
+            name: Path(data)
+            if isinstance(data, str | os.PathLike)
+            else table_of(data, name=f"the {name} data")
             for name, data in (("train", train), ("dev", dev), ("test", test))
             if data is not None
         }
         options = with_label_columns(options)
-        named = {name: str(source.rows) for name, source in rows.items() if source.is_file}
+        named = {name: str(source) for name, source in rows.items() if isinstance(source, Path)}
         options |= {name: named.get(name) for name in ("dev", "test")}
         # The saved recipe must not name temporary files.
         options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
@@ -298,9 +272,20 @@ def checked_input(
         notes: list[str] = []
         if add is not None:
             named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
-            merged, notes = with_added(rows["train"].rows, add, named, recipe.task)
-            rows["train"] = LabelledSource.of(merged, "train", Path(scratch))
+            rows["train"], notes = with_added(rows["train"], add, named, recipe.task)
         yield FitInput(recipe, rows, texts, folder, notes)
+
+
+def _content(source: Path | MemoryTable, name: str) -> dict[str, str]:
+    """The name of a file and the checksum of its content; for rows in memory those of a file of
+    this name."""
+    if isinstance(source, MemoryTable):
+        digest = hashlib.sha256()
+        for line in source.lines():
+            digest.update(line.encode())
+        return {"name": name, "sha256": digest.hexdigest()}
+    (found,) = fingerprint(source)
+    return {key: found[key] for key in ("name", "sha256")}
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -317,8 +302,8 @@ def _column_in(names: Sequence[str], column: str | None) -> str | None:
     return column if tables and all(column in columns(name) for name in tables) else None
 
 
-def _check_model(folder: str, task: Task) -> None:
-    """Reject an unsuitable model before anything is fitted."""
+def _checked_model(folder: str, task: Task) -> Description:
+    """The description of a model; an unsuitable one is rejected before anything is fitted."""
     description = describe(folder)
     require_float(description.values, folder)
     task.check_modality(description, folder)
@@ -328,3 +313,4 @@ def _check_model(folder: str, task: Task) -> None:
     require_inside(place, network_files(place))
     if not any(any(place.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
         raise InputError(f"{folder} has no weights (model.safetensors)")
+    return description
