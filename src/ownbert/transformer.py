@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch, from_padded, to_padded
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
-from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.layers import Linear
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import NextTokenHead
 

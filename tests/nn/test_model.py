@@ -11,7 +11,7 @@ from torch import nn
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.layers import Dropout
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import MaskedLMHead
 

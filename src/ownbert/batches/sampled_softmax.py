@@ -11,7 +11,7 @@ from torch import Tensor
 # Number of sampled words, in addition to the words of a batch, which repeat in long texts.
 DRAWS = 4096
 # Candidates are padded to a multiple of this, because few shapes need fewer compilations
-# (``ownbert.nn.fast.linear_layers``).
+# (``ownbert.nn.layers``).
 _MULTIPLE = 128
 
 

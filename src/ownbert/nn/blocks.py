@@ -6,13 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.context import Context
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear
-from ownbert.nn.fast.residual import add_and_norm
+from ownbert.nn.layers import ACTIVATION, Dropout, Linear, add_and_norm, make_norm
 from ownbert.nn.multihead import Attention, CrossAttention
-from ownbert.nn.norms import make_norm
 
 
 class FeedForward(nn.Module):

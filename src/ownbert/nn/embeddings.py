@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.accumulation import candidate_rows
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear
-from ownbert.nn.norms import make_norm
+from ownbert.nn.layers import Dropout, Linear, make_norm
 from ownbert.nn.positions import sinusoids
 
 

@@ -13,9 +13,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import AsPacked, Context, QueryStream
 from ownbert.nn.embeddings import Embeddings
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import onednn_is_faster, product_dtype, rows_to_multiply
-from ownbert.nn.norms import make_norm
+from ownbert.nn.layers import Dropout, make_norm, onednn_is_faster, product_dtype, rows_to_multiply
 from ownbert.nn.variants.bottleneck import BottleneckBlock
 from ownbert.nn.variants.convolution import Convolution
 from ownbert.nn.variants.disentangled import DistanceTable

@@ -11,8 +11,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.attention.equal_lengths import Bias
 from ownbert.nn.context import Context
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.layers import Dropout, Linear
 from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make_bias, rotate
 from ownbert.nn.variants.disentangled import DisentangledBias
 from ownbert.nn.variants.sesame import blur

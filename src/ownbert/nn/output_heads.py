@@ -16,11 +16,8 @@ from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HEADS, HeadSpec
 from ownbert.exceptions import InputError, needing
-from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.fast.accumulation import candidate_rows
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear, linear
-from ownbert.nn.norms import make_norm
+from ownbert.nn.layers import ACTIVATION, Dropout, Linear, linear, make_norm
 from ownbert.nn.pooling import POOLINGS
 from ownbert.nn.variants.feature_embeddings import WordFeatures
 from ownbert.nn.variants.ngram_embeddings import WIDTH, NgramTable

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import SEGMENTS, EncoderConfig
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.layers import Dropout, Linear
 from ownbert.nn.variants.disentangled import DisentangledBias
 
 

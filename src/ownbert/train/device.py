@@ -57,7 +57,7 @@ def cpu_multiplies_bfloat16() -> bool:
     oneDNN to AVX2, bfloat16 is much slower than float32."""
     import torch
 
-    from ownbert.nn.fast.linear_layers import onednn_has_linear
+    from ownbert.nn.layers import onednn_has_linear
 
     return torch.cpu._is_avx512_bf16_supported() and onednn_has_linear(torch.bfloat16)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.fast.linear_layers import multiply, onednn_has_linear
+from ownbert.nn.layers import multiply, onednn_has_linear
 
 # Sizes of the square matrices for measuring the peak: few threads are fastest if everything fits in
 # their caches, many need more work; and short products are less likely to be disturbed by other

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ownbert.nn.fast.dropout import Dropout, dropout
+from ownbert.nn.layers import Dropout, dropout
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.5, 0.9])

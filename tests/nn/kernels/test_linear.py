@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ownbert.nn.fast import linear_layers as kernel
-from ownbert.nn.fast.linear_layers import Linear, onednn_has_linear
+from ownbert.nn import layers as kernel
+from ownbert.nn.layers import Linear, onednn_has_linear
 
 ONEDNN_IS_FASTER, MKL_IS_NARROW = kernel.onednn_is_faster, kernel.mkl_is_narrow
 TYPES = [torch.float32, torch.bfloat16]

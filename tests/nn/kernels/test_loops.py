@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.layout import Layout, make_layout
 from ownbert.config.encoder import EncoderConfig
+from ownbert.nn import layers as linear
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.fast import compiled
-from ownbert.nn.fast import linear_layers as linear
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.residual import add_and_norm
+from ownbert.nn.layers import Dropout, add_and_norm
 
 if compiled.loops() is None:
     pytest.skip("needs numba, and that it compiles", allow_module_level=True)
@@ -322,8 +321,8 @@ def test_threads_of_a_fork_before_there_were_any():
     script = """
 import os, sys, torch
 from ownbert.nn.fast import compiled
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.residual import add_and_norm
+from ownbert.nn.layers import Dropout
+from ownbert.nn.layers import add_and_norm
 torch.set_num_threads(1)
 x, norm = torch.randn(2048, 256, requires_grad=True), torch.nn.LayerNorm(256)
 expected = add_and_norm(x, x.detach(), Dropout(0.0), norm)

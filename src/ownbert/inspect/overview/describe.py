@@ -18,9 +18,9 @@ from ownbert.inspect.observing import core_model, text_ids
 from ownbert.inspect.overview.overview import Overview
 from ownbert.inspect.overview.parameters import head_columns, parameter_groups
 from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
+from ownbert.nn.layers import NoNorm
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
-from ownbert.nn.norms import NoNorm
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer

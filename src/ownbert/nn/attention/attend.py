@@ -25,7 +25,7 @@ from ownbert.nn.attention import windowed
 from ownbert.nn.attention.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.attention.manual import attend_manually
 from ownbert.nn.attention.varlen import attend_varlen, unsupported
-from ownbert.nn.fast.dropout import dropout as drop
+from ownbert.nn.layers import dropout as drop
 
 # Above this length PyTorch's kernel, which never stores all scores, is as fast on a CPU.
 _LONG = 1024

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.layout import Layout, distances
-from ownbert.nn.fast.linear_layers import has_matrix_units
+from ownbert.nn.layers import has_matrix_units
 
 # Computes a bias (B or 1, H, S, S') of the scores from queries (B, H, S, K), keys (B, H, S', K) and
 # distances (B or 1, S, S').

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ownbert.batches.layout import Layout, PaddedGroup, PaddedIndex
 from ownbert.nn.fast.compiled import loops_for, run
-from ownbert.nn.fast.dropout import keep_some
+from ownbert.nn.layers import keep_some
 
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.layout import Layout, lowest
-from ownbert.nn.fast.dropout import dropout as drop
+from ownbert.nn.layers import dropout as drop
 
 # Minimum queries per block: fewer calls, but more keys that are invisible to some queries.
 BLOCK = 64

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.encoder import Encoder
+from ownbert.nn.layers import ACTIVATION
 
 # Rows per thread that go through all steps of a product together, so that intermediate results stay
 # in a core's L2 cache.

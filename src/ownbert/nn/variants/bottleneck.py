@@ -9,10 +9,8 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.context import Context
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.layers import Dropout, Linear, make_norm
 from ownbert.nn.multihead import MultiHeadAttention
-from ownbert.nn.norms import make_norm
 
 
 class Narrow(nn.Module):

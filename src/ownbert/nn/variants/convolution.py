@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.activations import ACTIVATION
-from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.layers import ACTIVATION, Dropout
 
 
 class Convolution(nn.Module):

@@ -12,7 +12,7 @@ from ownbert.batches.word_features import Features, number_tags
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.nn.fast.dropout import Dropout
+from ownbert.nn.layers import Dropout
 
 # Kernel size of the convolution, in tokens.
 _WIDTH = 3

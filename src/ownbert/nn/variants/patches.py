@@ -12,8 +12,7 @@ from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
-from ownbert.nn.fast.dropout import Dropout
-from ownbert.nn.fast.linear_layers import Linear
+from ownbert.nn.layers import Dropout, Linear
 
 
 class PatchEmbeddings(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ownbert.exceptions import InputError
-from ownbert.nn.norms import NoNorm
+from ownbert.nn.layers import NoNorm
 from ownbert.nn.variants.ngram_embeddings import ngram_tables
 from ownbert.train.distributed import is_sharded
 from ownbert.train.optim.joint import JointOptimizer

@@ -1,29 +1,84 @@
-"""Linear layers that train faster on a CPU. T tokens, D inputs, I outputs.
+"""The layers that blocks and heads are made of; on a CPU they train faster than PyTorch's.
 
-PyTorch multiplies float32 matrices on a CPU with MKL. oneDNN, which PyTorch includes for inference,
-is about a tenth faster on AMD processors at typical model sizes (from Zen 5 on twice as fast), and
-nearly twice as fast for few rows times a whole vocabulary; on Intel processors it is slower
-(docs/lab/training-step.md).
-
-In training on a CPU, the forward pass, the gradient of the input and from Zen 5 on that of the
-weight use oneDNN where it is faster; otherwise this is ``torch.nn.Linear``.
-
-oneDNN compiles a kernel for each new shape, which takes longer than multiplying a small model's
-matrices, and packed batches rarely have the same number of tokens. So inputs are padded with zero
-rows to a small set of sizes.
+T tokens, D inputs or hidden, I outputs.
 """
 
 import platform
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.accumulation import converted
-from ownbert.nn.fast.compiled import loops_for, run
+from ownbert.nn.fast.compiled import loops_for, parts_of, run
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def _linear(x: Tensor) -> Tensor:
+    return x
+
+
+# By their names in ``config.json`` (``config.ACTIVATIONS``).
+ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_python": F.gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_fast": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "mish": F.mish,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "linear": _linear,
+}
+
+
+class NoNorm(nn.Module):
+    """Scale and shift of each channel instead of LayerNorm: (..., D) -> (..., D).
+
+    Source: Sun et al. 2020, equation 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()}"
+
+
+def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
+    """LayerNorm, RMSNorm (T5), or MobileBERT's ``NoNorm``."""
+    if config.mobile is not None and config.mobile.normalization_type == "no_norm":
+        return NoNorm(size)
+    eps = config.layer_norm_eps if eps is None else eps
+    if config.norm_type == "rms_norm":
+        return nn.RMSNorm(size, eps=eps)
+    return nn.LayerNorm(size, eps=eps, bias=config.norm_bias)
+
 
 # For larger products (2 T D I operations) padding every layer costs more than compiling once for
 # all layers. Matrix units (AMX) multiply bfloat16 several times as fast.
@@ -32,7 +87,18 @@ _FEWEST = 32
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear`` using oneDNN for two-dimensional training inputs: (T, D) -> (T, I)."""
+    """``torch.nn.Linear`` using oneDNN for two-dimensional training inputs: (T, D) -> (T, I).
+
+    PyTorch multiplies float32 matrices on a CPU with MKL. oneDNN, which PyTorch includes for
+    inference, is about a tenth faster on AMD processors at typical model sizes (from Zen 5 on twice
+    as fast), and nearly twice as fast for few rows times a whole vocabulary; on Intel processors it
+    is slower (docs/lab/training-step.md). The forward pass, the gradient of the input and from Zen
+    5 on that of the weight use it where it is faster.
+
+    oneDNN compiles a kernel for each new shape, which takes longer than multiplying a small model's
+    matrices, and packed batches rarely have the same number of tokens. So inputs are padded with
+    zero rows to a small set of sizes.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         trains = torch.is_grad_enabled() and self.weight.requires_grad
@@ -46,7 +112,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     (I, D), bias (I) -> (T, I)."""
     given = x, weight, bias
     if x.device.type != "cpu":
-        return nn.functional.linear(*given)
+        return F.linear(*given)
     dtype = product_dtype(x)
     if torch.is_autocast_enabled("cpu"):
         weight = converted(weight, dtype)
@@ -54,7 +120,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     same = dtype == weight.dtype and x.shape[1] == weight.shape[1]
     same = same and (bias is None or bias.dtype == dtype)
     if not same or not onednn_is_faster(dtype):
-        return nn.functional.linear(*given)
+        return F.linear(*given)
     rows, count = rows_to_multiply(len(x), weight.numel(), dtype), len(x)
     if rows == count:
         return _Product.apply(x.to(dtype), weight, bias)  # pyright: ignore[reportReturnType]
@@ -132,7 +198,7 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-        actual, expected = multiply(x, weight, bias), nn.functional.linear(x, weight, bias)
+        actual, expected = multiply(x, weight, bias), F.linear(x, weight, bias)
         back, plain = multiply(expected, weight.t(), None), expected @ weight
         turned, same = multiply(expected.t(), x.t(), None), expected.t() @ x
     except (AttributeError, RuntimeError):
@@ -213,3 +279,96 @@ def _transposed(x: Tensor, loops: ModuleType) -> Tensor:
     out = x.new_empty(x.shape[::-1])
     run(loops.transpose, x.numel(), x.contiguous(), out)
     return out
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Zero a share ``p`` of the elements of ``x``, of any shape, and scale up the others.
+
+    On a CPU drawing random numbers dominates dropout (Srivastava et al. 2014). One 64-bit draw
+    serves eight elements, which takes less than half of PyTorch's time. The rate is rounded to a
+    multiple of 1/256 (0.1 becomes 26/256), and the scale uses the rounded rate, so the expectation
+    stays exact.
+    """
+    if not p:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, p)
+    return _ByteDropout.apply(x, p)  # pyright: ignore[reportReturnType]
+
+
+def keep_some(count: int, p: float, device: torch.device | str = "cpu") -> tuple[Tensor, float]:
+    """A random mask of ``count`` elements (uint8, 1: keep), and the scale of kept elements.
+
+    Bytes are faster than booleans: the comparison is done in place in a thirtieth of the time, and
+    conversion plus multiplication takes a quarter of the time.
+    """
+    threshold = min(max(1, round(256 * p)), 255)
+    draws = torch.empty((count + 7) // 8, dtype=torch.int64, device=device)
+    draws.random_(-(2**63), None)
+    return draws.view(torch.uint8)[:count].ge_(threshold), 256 / (256 - threshold)
+
+
+class Dropout(nn.Dropout):
+    """``torch.nn.Dropout`` using ``dropout``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout(input, self.p) if self.training else input
+
+
+class _ByteDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        keep, ctx.scale = keep_some(x.numel(), p)
+        keep = keep.view(x.shape)
+        ctx.save_for_backward(keep)
+        return keep.to(x.dtype).mul_(x).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (keep,) = ctx.saved_tensors
+        return keep.to(grad.dtype).mul_(grad).mul_(ctx.scale), None
+
+
+def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
+    """norm(x + dropout(y)), the residual connection of post-norm blocks: (T, D).
+
+    For LayerNorm, compiled loops, if available, train on a CPU with one pass over the data forward
+    and one backward, instead of about five each.
+    """
+    rate = dropout.p if dropout.training else 0.0
+    if not (type(norm) is nn.LayerNorm and norm.weight is not None and torch.is_grad_enabled()):
+        return norm(x + dropout(y))
+    loops = loops_for(x, y)
+    if loops is None or x.ndim != 2 or norm.weight.dtype != torch.float32:
+        return norm(x + dropout(y))
+    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    return _AddAndNorm.apply(x, y, norm.weight, bias, norm.eps, rate, loops)  # pyright: ignore
+
+
+class _AddAndNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y, weight, bias, eps, rate, loops):
+        keep, scale = keep_some(y.numel(), rate) if rate else (None, 1.0)
+        keep = None if keep is None else keep.view(y.shape)
+        ctx.loops, ctx.types = loops, (x.dtype, y.dtype)
+        ctx.scale = np.float32(scale)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        normed = torch.empty_like(y, memory_format=torch.contiguous_format)
+        # fully_shard resizes the memory of parameters, which NumPy views would prevent permanently.
+        weight, bias = weight.clone(), bias.clone()
+        rstd = weight.new_empty(len(x))
+        given = x.contiguous(), y.contiguous(), keep, ctx.scale, weight, bias, np.float32(eps)
+        run(loops.add_and_norm, x.numel(), *given, out, normed, rstd)
+        ctx.save_for_backward(normed, rstd, weight, keep)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        normed, rstd, weight, keep = ctx.saved_tensors
+        of_x, of_y = (torch.empty_like(normed, dtype=dtype) for dtype in ctx.types)
+        parts = parts_of(grad.numel())
+        of_weight, of_bias = (weight.new_zeros(parts, len(weight)) for _ in range(2))
+        given = grad.contiguous(), normed, keep, ctx.scale, weight, rstd
+        run(ctx.loops.add_and_norm_backward, grad.numel(), *given, of_x, of_y, of_weight, of_bias)
+        return of_x, of_y, of_weight.sum(0), of_bias.sum(0), None, None, None
