@@ -17,8 +17,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.exceptions import InputError
 from ownbert.nn.context import Cache, Context
-from ownbert.nn.embeddings import Embeddings
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder import Embeddings, Encoder
 from ownbert.nn.output_heads import (
     ClassificationHead,
     MaskedLMHead,
