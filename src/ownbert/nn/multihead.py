@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.attention.attend import attend
-from ownbert.nn.attention.equal_lengths import Bias
+from ownbert.nn.attention.attend import Bias, attend
 from ownbert.nn.context import Context
 from ownbert.nn.layers import Dropout, Linear
 from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make_bias, rotate

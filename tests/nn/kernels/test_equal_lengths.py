@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ownbert.nn.attention.equal_lengths import _softmax_of_short
+from ownbert.nn.attention.attend import _softmax_of_short
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

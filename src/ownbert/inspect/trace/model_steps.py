@@ -19,7 +19,7 @@ from ownbert.inspect.trace.trace_steps import (
     score_steps,
     weights_step,
 )
-from ownbert.nn.attention.equal_lengths import Bias
+from ownbert.nn.attention.attend import Bias
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.variants.sesame import blur
 
