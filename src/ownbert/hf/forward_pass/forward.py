@@ -14,8 +14,14 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass import xlnet_models as xlnet
-from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
-from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack, pack_images
+from ownbert.hf.forward_pass.inputs import (
+    PackedInputs,
+    PaddedInputs,
+    check_inputs,
+    check_tensors,
+    pack,
+    pack_images,
+)
 from ownbert.hf.forward_pass.outputs import ModelOutput, field_names, logits_by_name
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder

@@ -3,6 +3,7 @@
 B sequences, S longest sequence, V vocabulary, C classes. The label -100 is ignored.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,25 @@ from torch import Tensor
 
 from ownbert.exceptions import InputError
 from ownbert.hf.configs import MANY_LABELS, ONE_LABEL, REGRESSION, check_problem
-from ownbert.hf.forward_pass.input_checks import class_labels
+from ownbert.hf.forward_pass.inputs import check_range
 
 NO_LABEL = -100
 _BINARY = F.binary_cross_entropy_with_logits
+
+
+def class_labels(
+    name: str, labels: Tensor, shape: tuple[int, ...], classes: int, ignored: int = NO_LABEL
+) -> Tensor:
+    """Flatten labels; raise ``InputError`` for a wrong shape, dtype or class."""
+    if labels.numel() != math.prod(shape):
+        raise InputError(f"{name} has shape {tuple(labels.shape)}; it must be {tuple(shape)}")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(
+            f"{name} contains {labels.dtype}; it must contain whole numbers, torch.long"
+        )
+    if labels.device.type == "cpu":
+        check_range(name, labels[labels != ignored], classes, "classes")
+    return labels.flatten().long()
 
 
 def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:

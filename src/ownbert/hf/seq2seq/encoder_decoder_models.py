@@ -27,8 +27,13 @@ from ownbert.hf.forward_pass.forward import (
     option,
     returns_names,
 )
-from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
-from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
+from ownbert.hf.forward_pass.inputs import (
+    PackedInputs,
+    PaddedInputs,
+    check_inputs,
+    check_tensors,
+    pack,
+)
 from ownbert.hf.forward_pass.outputs import ModelOutput, two_stack_field_names
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import Generating, banned_tokens, default_mask

@@ -14,8 +14,7 @@ from ownbert import limits
 from ownbert.checks import any_number, count, either, known, list_of, maybe, record, truth, whole
 from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import read_json, write_json
-from ownbert.hf.forward_pass.input_checks import check_inputs, check_tensors
-from ownbert.hf.forward_pass.inputs import PaddedInputs
+from ownbert.hf.forward_pass.inputs import PaddedInputs, check_inputs, check_tensors
 
 # Arguments of ``generate`` that select other strategies, with their required values.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
