@@ -19,8 +19,7 @@ from ownbert.checkpoint import copy_weights, first_of, named_tensors
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
-from ownbert.families.mapping.rules import Rename
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Rename, WeightMap
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
 from ownbert.images.pixels import Processor as Processor
 from ownbert.nn.model import Model

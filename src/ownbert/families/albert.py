@@ -15,8 +15,7 @@ from ownbert.families.bert import (
     mlm_rules,
 )
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Fuse, Rename
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Fuse, Rename, WeightMap
 
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}."
 _BLOCK = "encoder.blocks.{i}."

@@ -7,8 +7,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Drop, Fuse, Make, Rename, Rule, Tie, WeightMap
 
 if TYPE_CHECKING:
     from torch import Tensor

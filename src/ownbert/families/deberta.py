@@ -13,8 +13,16 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.families.bert import ENCODER_ONLY, SPAN, TOKENS, label_rules
 from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
-from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie, constant
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import (
+    Drop,
+    Fuse,
+    Make,
+    Rename,
+    Rule,
+    Tie,
+    WeightMap,
+    constant,
+)
 
 _TABLES, _ENCODER = "deberta.embeddings.", "deberta.encoder."
 _LAYER, _BLOCK = _ENCODER + "layer.{i}.", "encoder.blocks.{i}."

@@ -16,8 +16,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Fuse, Rename, Tie
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Fuse, Rename, Tie, WeightMap
 
 _LAYER = "distilbert.transformer.layer.{i}."
 _BLOCK = "encoder.blocks.{i}."

@@ -17,8 +17,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Rename, Tie
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Rename, Tie, WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
 _DISCRIMINATOR = HeadSpec("discriminator")

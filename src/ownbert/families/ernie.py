@@ -15,8 +15,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.mapping.calls import CROSSING, Calls, encoder_arguments
 from ownbert.families.mapping.family import Family
-from ownbert.families.mapping.rules import Rename
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Rename, WeightMap
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:

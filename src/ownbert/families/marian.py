@@ -16,8 +16,16 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import OWN, POSITIONS, ArchitectureSpec, require_expressed
-from ownbert.families.mapping.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import (
+    Drop,
+    Fuse,
+    Rename,
+    Reshape,
+    Rule,
+    Tie,
+    WeightMap,
+    written_out,
+)
 
 MODEL_TYPE = "marian"
 NORM_FIRST = "ownbert_norm_first"

@@ -19,8 +19,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.mapping.calls import Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import Family
-from ownbert.families.mapping.rules import Fuse, Make, Rename, Rule, constant
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Fuse, Make, Rename, Rule, WeightMap, constant
 
 _BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."
 _TABLES = "mobilebert.embeddings."

@@ -11,8 +11,7 @@ from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
-from ownbert.families.mapping.rules import Rename, Rule, Tie
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Rename, Rule, Tie, WeightMap
 
 _LAYER, _BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."
 _POOLINGS = {"cls": "first", "mean": "mean"}

@@ -18,8 +18,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Rename, Rule
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Rename, Rule, WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
 _CLASSIFICATION = HeadSpec("classification", pooling="first", dense="tanh")

@@ -12,8 +12,7 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments, two_stack_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
 from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed
-from ownbert.families.mapping.rules import Fuse, Rename, Rule, Tie, written_out
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Fuse, Rename, Rule, Tie, WeightMap, written_out
 
 MODEL_TYPE = "t5"
 # Default maximum length of texts for folders without ``n_positions``.

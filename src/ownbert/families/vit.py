@@ -9,8 +9,7 @@ from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.calls import Arguments, Calls, Kinds
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Fuse, Rename, Reshape, Rule
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Fuse, Rename, Reshape, Rule, WeightMap
 
 CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)
 # Fields of EncoderConfig that are the same for every ViT.

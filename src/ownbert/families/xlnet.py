@@ -10,8 +10,7 @@ from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.families.mapping.rules import Heads, Rename, Reshape, Rule, Tie
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import Heads, Rename, Reshape, Rule, Tie, WeightMap
 
 _LAYER, _BLOCK = "transformer.layer.{i}.", "encoder.blocks.{i}."
 _WORD = "transformer.word_embedding.weight"

@@ -8,7 +8,7 @@ from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, all_families, all_kinds
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family
-from ownbert.families.mapping.rules import Tie
+from ownbert.families.mapping.weight_map import Tie
 from ownbert.hf.arguments import signature
 from ownbert.hf.configs import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel

@@ -11,8 +11,16 @@ from ownbert.config.variants import Disentangled, Mobile
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES, family_of
 from ownbert.families.mapping.family import Family
-from ownbert.families.mapping.rules import Drop, Fuse, Make, Rename, Rule, Tie, head_of
-from ownbert.families.mapping.weight_map import OWN_TENSOR
+from ownbert.families.mapping.weight_map import (
+    OWN_TENSOR,
+    Drop,
+    Fuse,
+    Make,
+    Rename,
+    Rule,
+    Tie,
+    head_of,
+)
 from ownbert.nn.model import Model
 from support.tiny import CONFIG
 

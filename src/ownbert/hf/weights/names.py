@@ -10,8 +10,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from ownbert.exceptions import InputError
-from ownbert.families.mapping.rules import Rename, Reshape, Tie, head_of, written_out
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import (
+    Rename,
+    Reshape,
+    Tie,
+    WeightMap,
+    head_of,
+    written_out,
+)
 from ownbert.hf.weights.parameter_parts import their_parameters
 from ownbert.nn.model import Model
 

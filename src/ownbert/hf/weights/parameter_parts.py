@@ -15,8 +15,14 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.families.mapping.rules import Rename, Renamed, head_of, their_names, written_out
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.weight_map import (
+    Rename,
+    Renamed,
+    WeightMap,
+    head_of,
+    their_names,
+    written_out,
+)
 from ownbert.nn.model import Model
 
 View = Callable[[Tensor], Tensor]

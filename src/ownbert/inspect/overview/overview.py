@@ -13,7 +13,7 @@ from rich.text import Text
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled
 from ownbert.families import all_families
-from ownbert.families.mapping.rules import Fuse, Heads
+from ownbert.families.mapping.weight_map import Fuse, Heads
 from ownbert.inspect.overview.parameters import (
     HeadColumns,
     ModuleParameters,
