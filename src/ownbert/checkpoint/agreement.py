@@ -40,8 +40,3 @@ def agrees(description: Description, what: Collection[str] = (ANSWERS, VECTORS))
         return False
     assert description.folder is not None
     return description.values[AGREEMENT_KEY]["weights"] == weights_checksums(description.folder)
-
-
-def without_agreement(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config.json without the record, for other weights."""
-    return {key: value for key, value in values.items() if key != AGREEMENT_KEY}

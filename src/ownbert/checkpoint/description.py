@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.model_files import CONFIG
+from ownbert.checkpoint.model_files import CONFIG, read_config
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading

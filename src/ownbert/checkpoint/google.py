@@ -6,9 +6,9 @@ from pathlib import Path
 from torch import Tensor
 
 from ownbert.checkpoint import new_model, save
-from ownbert.checkpoint.config_file import CONFIG_KEYS
 from ownbert.checkpoint.copying import copy_weights, require_blocks, require_fit
 from ownbert.checkpoint.description import describe_config
+from ownbert.checkpoint.model_files import CONFIG_KEYS
 from ownbert.checkpoint.tensor_bundle import INDEX, read_bundle
 from ownbert.checkpoint.weights import require_finite
 from ownbert.exceptions import InputError

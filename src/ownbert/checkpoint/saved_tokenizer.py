@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.model_files import CONFIG
+from ownbert.checkpoint.model_files import CONFIG, read_config
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder

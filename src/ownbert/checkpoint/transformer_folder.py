@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_blocks, require_fit
+from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.weights import CONFIG, read_weights, write_model
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec

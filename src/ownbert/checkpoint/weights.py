@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.model_files import (
     CONFIG,
     INDEX,
@@ -20,6 +19,7 @@ from ownbert.checkpoint.model_files import (
     WEIGHTS,
     refuse_quantized,
     weights_form,
+    without_agreement,
 )
 from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.exceptions import InputError, MissingError
@@ -78,8 +78,7 @@ def write_model(
 
     Old files are replaced only after all files were written.
     """
-    folder = make_folder(folder)
-    config = without_agreement(config)
+    folder, config = make_folder(folder), without_agreement(config)
     with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / name) as path:
         path.write_bytes(to_bytes(dict(tensors), metadata={"format": "pt"}))
         config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())

@@ -13,8 +13,7 @@ import torch
 
 import ownbert
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
-from ownbert.checkpoint.agreement import without_agreement
-from ownbert.checkpoint.model_files import weights_checksums
+from ownbert.checkpoint.model_files import weights_checksums, without_agreement
 from ownbert.checks import between, known
 from ownbert.exceptions import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card

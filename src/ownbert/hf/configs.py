@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ownbert.checkpoint.config_file import read_config as read_config_file
+from ownbert.checkpoint.model_files import read_config as read_config_file
 from ownbert.checkpoint.weights import CONFIG
 from ownbert.checks import known, maybe
 from ownbert.config.encoder import EncoderConfig

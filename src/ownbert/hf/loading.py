@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import checkpoint
-from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import describe
+from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.transformer_folder import kind_of, save_translation
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
-from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import require_blocks
 from ownbert.checkpoint.description import CONFIG, describe_config
+from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.weights import read_weights
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.calls import Calls

@@ -16,9 +16,9 @@ from torch.nn.functional import embedding_bag
 from ownbert.batches.masking import continuing_tokens
 from ownbert.batches.word_features import Features
 from ownbert.checkpoint import CONFIG, FEATURES, copy_weights, load_tokenizer
-from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of, require_blocks
 from ownbert.checkpoint.description import Description, describe
+from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config.encoder import EncoderConfig
 from ownbert.corpus.store import Store
