@@ -10,7 +10,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a submodule, found by the import system
         raise AttributeError(name)
-    from ownbert.hf.auto_classes import class_named
+    from ownbert.hf.classes import class_named
 
     value = _tokenizer(name) or class_named(name)
     if value is None:

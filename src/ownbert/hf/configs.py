@@ -320,17 +320,3 @@ def parse_dtype(value: Any) -> torch.dtype | None:
     if value is not None and dtype is None:
         raise InputError(f"dtype {value!r} is not known; use one of float32, bfloat16, float16")
     return dtype
-
-
-def config_class(family: Family | EncoderDecoder, name: str) -> type[PretrainedConfig]:
-    """The configuration class of a family, with its ``name`` in Transformers."""
-    members = {
-        "family": family,
-        "model_type": family.model_type,
-        "defaults": family.defaults,
-        "aliases": family.names,
-        "follows": family.follows,
-        "__module__": "ownbert.hf",
-        "__doc__": f"Configuration of {family.model_type}; keys and defaults as in Transformers.",
-    }
-    return type(name, (PretrainedConfig,), members)
