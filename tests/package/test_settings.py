@@ -8,8 +8,7 @@ from ownbert import InputError
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.train.schedule import factor
-from ownbert.train.training_settings import Optim
+from ownbert.train.training_settings import Optim, factor
 from ownbert.translate.translation_recipe import TranslateRecipe
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert import InputError
-from ownbert.train.schedule import factor
-from ownbert.train.training_settings import SCHEDULES, Optim
+from ownbert.train.training_settings import SCHEDULES, Optim, factor
 
 SHARES = st.floats(0, 1)
 # All but that which goes by steps.

@@ -26,8 +26,8 @@ from ownbert.settings import dump, resolve
 from ownbert.train.device import autocast, pick_precision
 from ownbert.train.distributed import World, gather_full_model
 from ownbert.train.job import Job, Phase
-from ownbert.train.schedule import NOAM_STEPS
 from ownbert.train.state_files import DamagedState, SavedState, list_states, read_tensors
+from ownbert.train.training_settings import NOAM_STEPS
 from ownbert.train.watch.callbacks import Callbacks
 from ownbert.train.watch.meter import add_up, mean_metrics
 from ownbert.transformer import from_configs, transformer_config

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
 
 from ownbert.exceptions import InputError
 from ownbert.nn.layers import NoNorm
 from ownbert.nn.variants.ngram_embeddings import ngram_tables
 from ownbert.train.distributed import is_sharded
-from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb
-from ownbert.train.optim.muon import make_muon
-from ownbert.train.optim.sparse_rows import RowAdagrad
 from ownbert.train.training_settings import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
@@ -29,6 +27,9 @@ _CRF_RATE = 5e-3
 
 # These optimisers do not work on sharded parameters (FSDP).
 _UNSHARDED = ("adafactor", "muon", "rprop")
+
+# Parameter names that Muon does not suit (Jordan et al. 2024): embeddings and outputs.
+_NOT_HIDDEN = ("embeddings", "heads")
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
@@ -69,7 +70,7 @@ def _make_dense(
             raise InputError(
                 "optim.layer_decay and a CRF are not possible with optim.name muon; use adamw"
             )
-        return make_muon(model, groups, _settings(torch.optim.AdamW, optim), optim.momentum)
+        return _make_muon(model, groups, _settings(torch.optim.AdamW, optim), optim.momentum)
     if kind is Lamb:
         for group in groups[1::2]:
             group["adapt"] = False
@@ -203,3 +204,106 @@ def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]
     if optim.name == "adafactor":
         del values["eps"]  # Adafactor has two with another meaning
     return {name: value for name, value in values.items() if name in known}
+
+
+class JointOptimizer(torch.optim.Optimizer):
+    """Optimisers with shared groups and state, so that schedules and saved states see only one.
+
+    Args:
+        parts: optimisers with disjoint parameters; their groups are concatenated.
+    """
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+        for number, part in enumerate(parts):
+            for group in part.param_groups:
+                group["part"] = number
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()  # load_state_dict has replaced the groups and the state
+
+    def _share(self) -> None:
+        for number, part in enumerate(self.parts):
+            part.state = self.state
+            part.param_groups = [g for g in self.param_groups if g["part"] == number]
+
+    def step(self, closure: Any = None) -> Any:
+        """Update with all optimisers; return the loss of ``closure``, if given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+
+def _make_muon(
+    model: nn.Module, groups: list[dict[str, Any]], adamw: dict[str, Any], momentum: float
+) -> JointOptimizer:
+    """Create Muon for the hidden matrices and AdamW for all other parameters.
+
+    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025), so that both use the same
+    learning rate.
+
+    Args:
+        groups: parameters with weight decay, then those without.
+    """
+    hidden = _hidden_matrices(model)
+    decayed, plain = groups
+    matrices = [p for p in decayed["params"] if id(p) in hidden]
+    rest = [p for p in decayed["params"] if id(p) not in hidden]
+    first = torch.optim.Muon(
+        [{**decayed, "params": matrices}],
+        lr=adamw["lr"],
+        momentum=momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    second = torch.optim.AdamW([{**decayed, "params": rest}, plain], **adamw)
+    return JointOptimizer(first, second)
+
+
+def _hidden_matrices(model: nn.Module) -> set[int]:
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    return {
+        id(p)
+        for name, p in model.named_parameters()
+        if p.ndim == 2 and id(p) not in tables and not set(name.split(".")) & set(_NOT_HIDDEN)
+    }
+
+
+class RowAdagrad(torch.optim.Optimizer):
+    """Adagrad (Duchi et al. 2011, section 1.1) for sparse gradients, with one step size per row.
+
+    A row's step is divided by the square root of the sum, over its updates, of its mean squared
+    gradient; rows without gradient are unchanged. So rare rows move as far in few updates as
+    frequent rows in many, and the state is one number per row.
+    """
+
+    def __init__(self, params: ParamsT, lr: float = 0.1, *, eps: float = 1e-10) -> None:
+        # describe_groups reads weight_decay.
+        super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update the rows with gradients; return the loss of ``closure``, if given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(group, parameter, parameter.grad.coalesce())
+        return loss
+
+    def _update(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
+        state, rows, values = self.state[parameter], gradient.indices()[0], gradient.values()
+        if not state:
+            state["sum"] = parameter.new_zeros(len(parameter), 1)
+        state["sum"].index_add_(0, rows, values.square().mean(1, keepdim=True))
+        deviation = state["sum"][rows].sqrt_().add_(group["eps"])
+        parameter.index_add_(0, rows, values / deviation, alpha=-group["lr"])
