@@ -13,7 +13,7 @@ from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
-from ownbert.pretraining.init_positions import start_at_neighbours
+from ownbert.pretraining.init_weights import start_at_neighbours
 
 LENGTH, MASK = 60, 4
 TINY = EncoderConfig.of_size("tiny", vocab_size=200, max_position_embeddings=LENGTH)

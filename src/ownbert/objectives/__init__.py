@@ -11,8 +11,7 @@ from ownbert.objectives.masked_lm import MaskedLM
 from ownbert.objectives.permutation_lm import PermutationLM
 from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.objectives.replaced_token import ReplacedToken
-from ownbert.objectives.sentence_order import SentenceOrder
-from ownbert.objectives.sentence_pair import SentencePair
+from ownbert.objectives.sentence_pair import SentenceOrder, SentencePair
 from ownbert.objectives.span_corruption_lm import SpanCorruptionLM
 
 # By the names in recipes, in the order of the log.

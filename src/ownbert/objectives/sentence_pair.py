@@ -1,4 +1,4 @@
-"""Next sentence prediction."""
+"""Next sentence prediction and sentence order prediction, which share a head."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ownbert.batches.batch import Batch
+
+from collections.abc import Set
+
+from ownbert.exceptions import InputError
 
 
 @dataclass(frozen=True)
@@ -39,3 +43,19 @@ class SentencePair(PretrainingObjective):
         assert batch.next_sentence is not None
         loss = cross_entropy_loss(logits, batch.next_sentence)  # (B, 2), (B)
         return loss._replace(zeros=(batch.next_sentence == 0).sum())
+
+
+@dataclass(frozen=True)
+class SentenceOrder(SentencePair):
+    """Cross entropy of whether two neighbouring texts were exchanged (Lan et al. 2020, section
+    3.1)."""
+
+    name = pairs = "sop"
+    title, short, colour = "sentence order", "SOP", 5
+    explained = "sentence order, instead of nsp"
+    classes = ("in order", "exchanged")
+
+    @classmethod
+    def require(cls, names: Set[str]) -> None:
+        if "nsp" in names:
+            raise InputError("task.objectives has nsp and sop, which share a head; use one of them")
