@@ -17,12 +17,11 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.settings import resolve
 from ownbert.train.job import Job, Monitor, Phase
-from ownbert.train.loop import train
+from ownbert.train.loop import EvaluationClock, affordable_tokens, train
 from ownbert.train.optim.optimizers import make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.training_settings import Optim, Run
 from ownbert.train.watch.display import Display
-from ownbert.train.watch.evaluation_budget import EvaluationClock, affordable_tokens
 
 CONFIG = EncoderConfig(
     vocab_size=20,

@@ -21,7 +21,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
-from ownbert.train.watch.evaluation_budget import affordable_tokens
+from ownbert.train.loop import affordable_tokens
 
 # Minimum dev rows to evaluate even with very few training rows, so that metrics are meaningful.
 _LEAST_SAMPLE = 100

@@ -46,9 +46,8 @@ from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.flops import matmul_rate
 from ownbert.train.job import Job, Phase
-from ownbert.train.loop import EVALUATIONS
+from ownbert.train.loop import EVALUATIONS, affordable_tokens
 from ownbert.train.watch.callbacks import Callbacks
-from ownbert.train.watch.evaluation_budget import affordable_tokens
 from ownbert.train.watch.log import read_log
 
 # Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;

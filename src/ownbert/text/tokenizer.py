@@ -20,8 +20,8 @@ from ownbert.text.folder.tokenizer_folder import (
     read_folder,
     style_of,
     vocabulary_of,
+    write_folder,
 )
-from ownbert.text.folder.tokenizer_writer import write_folder
 from ownbert.text.input_format import InputFormat
 from ownbert.text.styles import ROBERTA
 from ownbert.text.text_parts import PART, parts_of, places_to_cut, together

@@ -23,7 +23,6 @@ from ownbert.train.job import Interrupted, Job, Phase
 from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
 from ownbert.train.training_settings import factor
-from ownbert.train.watch.evaluation_budget import EvaluationClock
 from ownbert.train.watch.log import RunLog, rows_until
 from ownbert.train.watch.meter import step_flops
 from ownbert.train.watch.stagnation import diagnose_stagnation
@@ -32,6 +31,9 @@ from ownbert.train.watch.training_curves import draw_curves
 # Defaults: seconds between saves, and evaluations per run.
 _SAVE_SECONDS = 300.0
 EVALUATIONS = 10
+# Maximum share of evaluations in the time of a run, and the time of a forward pass relative to
+# training on the same tokens.
+_SHARE, _FORWARD = 0.2, 1 / 3
 
 
 def train(job: Job, *, resume_from: SavedState | None = None) -> None:
@@ -179,7 +181,7 @@ def _next_micro_batches(
             return micro_batches, position
 
 
-def _evaluation_due(job: Job, clock: EvaluationClock, done: int) -> bool:
+def _evaluation_due(job: Job, clock: "EvaluationClock", done: int) -> bool:
     """Whether to evaluate now; ``done``: evaluations so far of a run without ``eval_every``."""
     if job.run.eval_every:
         due = job.state.step % job.run.eval_every == 0
@@ -324,3 +326,38 @@ def _signals(world: World) -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def affordable_tokens(trained: float) -> float:
+    """Maximum tokens of an evaluation, given the tokens trained between evaluations.
+
+    It does not depend on the clock, so that a run limited by steps is reproducible.
+    """
+    return trained * _SHARE / (1 - _SHARE) / _FORWARD
+
+
+class EvaluationClock:
+    """Total time of evaluations since the loop was at ``start`` seconds; a run limited by time may
+    skip evaluations."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.total = self.last = self.longest = 0.0
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[None]:
+        """A context whose duration is added."""
+        begin = time.perf_counter()
+        yield
+        self.last = time.perf_counter() - begin
+        self.total += self.last
+        self.longest = max(self.longest, self.last)
+
+    def has_time(self, seconds: float) -> bool:
+        """Whether there is time for an evaluation now, besides the final one.
+
+        Args:
+            seconds: time of the loop so far. The first evaluation, of unknown duration, may always
+                start.
+        """
+        return self.total + 2 * self.last <= _SHARE * (seconds - self.start)

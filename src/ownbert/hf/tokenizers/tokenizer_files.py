@@ -10,8 +10,12 @@ from ownbert.exceptions import InputError, MissingError, in_short
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.hub import pretrained_folder
 from ownbert.text.folder.tokenizer_config import ADDED, CONFIG, SPECIAL
-from ownbert.text.folder.tokenizer_folder import TOKENIZER, TokenizerFolder
-from ownbert.text.folder.tokenizer_writer import vocabulary_files, write_files
+from ownbert.text.folder.tokenizer_folder import (
+    TOKENIZER,
+    TokenizerFolder,
+    vocabulary_files,
+    write_files,
+)
 from ownbert.text.styles import SPECIAL_NAMES, Style
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reads the tokenizer files in a Hugging Face model folder.
+"""Reads the tokenizer files in a Hugging Face model folder, and writes those for Transformers.
 
 tokenizer.json contains everything and takes precedence; a vocab.txt beside it must agree. Without
 it, the family's own files are read: vocab.txt (as in Google's release of BERT), vocab.json and
@@ -6,6 +6,8 @@ merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (
 spm.model (DeBERTa).
 """
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert.exceptions import InputError, MissingError
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import open_text, read_text
+from ownbert.files.writing import atomic_path, uninterrupted
 from ownbert.hub import model_folder
 from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.blank import blank_backend
@@ -51,8 +54,14 @@ TOKENIZER_FILES = (
 )
 # Maximum bytes of a tokenizer.json; the largest published one has 35 MB.
 _MOST_TOKENIZER = 1 << 28
+_GENERIC_CLASS = "PreTrainedTokenizerFast"
+# Settings of the loaded tokenizer_config.json that are preserved on saving.
+_PRESERVED = (
+    *("tokenizer_class", "model_input_names", "additional_special_tokens", "extra_ids"),
+    *("do_lower_case", "keep_accents", "add_prefix_space", "never_split"),
+)
 KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
-CASE_SETTINGS = {
+_CASE_SETTINGS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
@@ -328,7 +337,7 @@ def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, An
     normalizer = backend.normalizer
     if not isinstance(normalizer, normalizers.BertNormalizer):
         return
-    for name, attribute in CASE_SETTINGS.items():
+    for name, attribute in _CASE_SETTINGS.items():
         if name in config:
             value = config[name] if name == "strip_accents" else bool(config[name])
             setattr(normalizer, attribute, value)
@@ -347,3 +356,94 @@ def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     ):
         raise InputError(f"never_split must be a list of words, not {words!r}")
     return tuple(words)
+
+
+def write_folder(
+    folder: str | os.PathLike[str],
+    backend: "tokenizers.Tokenizer",
+    *,
+    special: Mapping[str, str],
+    config: Mapping[str, Any],
+    max_length: int | None,
+) -> None:
+    """Write files that Transformers 4.57.6 and 5 can load; all are complete before one is replaced.
+
+    A SentencePiece model is only written to tokenizer.json. ``config`` is the content of the
+    tokenizer_config.json that was loaded.
+    """
+    described = _config_of(backend, special, config, max_length)
+    texts = {
+        TOKENIZER: backend.to_str(pretty=True) + "\n",
+        CONFIG: json.dumps(described, ensure_ascii=False, indent=2) + "\n",
+    }
+    contents = {name: text.encode("utf-8") for name, text in texts.items()}
+    write_files(folder, contents | vocabulary_files(backend))
+
+
+def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
+    """Write several files; no file is replaced before all are complete. Returns their paths."""
+    paths = [Path(folder, name) for name in contents]
+    with uninterrupted(), contextlib.ExitStack() as stack:
+        # The file entered last is replaced first: the one with the rules, because a vocabulary
+        # without it would be read with BERT's rules.
+        for path, data in reversed([*zip(paths, contents.values(), strict=True)]):
+            stack.enter_context(atomic_path(path)).write_bytes(data)
+    return paths
+
+
+def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
+    """The files with the vocabulary but without the rules: contents by file name."""
+    from tokenizers import decoders
+
+    kind = kind_of(backend)
+    if kind in ("blank", "wordpiece"):
+        tokens = vocabulary_of(backend)
+        return {VOCABULARY: "".join(f"{token}\n" for token in tokens).encode("utf-8")}
+    if kind != "bpe" or not isinstance(backend.decoder, decoders.ByteLevel):
+        return {}
+    model = json.loads(backend.to_str())["model"]
+    pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    ids = json.dumps(model["vocab"], ensure_ascii=False) + "\n"
+    merges = "".join(f"{line}\n" for line in ["#version: 0.2", *pairs])
+    return {
+        ROBERTA.files["vocab_file"]: ids.encode("utf-8"),
+        ROBERTA.files["merges_file"]: merges.encode("utf-8"),
+    }
+
+
+def _config_of(
+    backend: "tokenizers.Tokenizer",
+    special: Mapping[str, str],
+    config: Mapping[str, Any],
+    max_length: int | None,
+) -> dict[str, Any]:
+    from tokenizers import pre_tokenizers
+
+    kind = kind_of(backend)
+    style = style_of(backend, config.get("tokenizer_class"))
+    # Transformers has no class for WordLevel models; the generic one loads them.
+    own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
+    stated = str(config.get("tokenizer_class")).removesuffix("Fast")
+    _, inputs = CLASSES.get(stated, CLASSES[style.tokenizer_class])
+    described: dict[str, Any] = {
+        "tokenizer_class": style.tokenizer_class if own else _GENERIC_CLASS,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": list(inputs),
+    }
+    if style is BERT:
+        normalizer: Any = backend.normalizer
+        described["do_basic_tokenize"] = isinstance(
+            backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        )
+        described |= {
+            name: getattr(normalizer, key)
+            for name, key in _CASE_SETTINGS.items()
+            if hasattr(normalizer, key)
+        }
+    of_words = ("model_input_names", "additional_special_tokens")
+    kept = of_words if kind == "blank" else _PRESERVED
+    described |= {name: config[name] for name in kept if name in config}
+    described |= special
+    if max_length is not None:
+        described["model_max_length"] = max_length
+    return described
