@@ -1,7 +1,9 @@
 """Classes with Transformers' API by name: generated for each family from its architectures, and
 ``AutoConfig``, ``AutoModel`` and ``AutoModelFor...``, which select them by config.json."""
 
+import inspect
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +14,6 @@ from ownbert.families import ENCODER_DECODERS, all_families, all_kinds
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family
 from ownbert.families.mapping.weight_map import Tie
-from ownbert.hf.arguments import signature
 from ownbert.hf.configs import OWN, PretrainedConfig, read_config
 from ownbert.hf.custom import CustomModel
 from ownbert.hf.pretrained import PreTrainedModel
@@ -72,6 +73,15 @@ def model_of(architecture: str) -> type[PreTrainedModel]:
     raise InputError(f"architecture {architecture!r} is not known")
 
 
+def _signature(names: Sequence[str], rest: str | None = None) -> inspect.Signature:
+    """A signature with these arguments, each None by default; ``rest`` collects other keywords."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind, default=None) for name in names]
+    if rest is not None:
+        parameters.append(inspect.Parameter(rest, inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(parameters)
+
+
 def _model_class(family: Family | EncoderDecoder, architecture: str) -> type[PreTrainedModel]:
     spec = family.architectures[architecture]
     kinds, calls = spec.kinds, family.calls
@@ -81,7 +91,7 @@ def _model_class(family: Family | EncoderDecoder, architecture: str) -> type[Pre
         "family": family,
         "architecture": architecture,
         "config_class": config_of(family.model_type),
-        "arguments": signature(arguments, rest),
+        "arguments": _signature(arguments, rest),
         "accepts_loss_kwargs": spec.decoder or kinds in calls.update_losses,
         "main_input_name": arguments[0],
         "__module__": "ownbert.hf",

@@ -1,4 +1,4 @@
-"""The common base of all models with Transformers' API: generated classes and custom models.
+"""The common base of all models with Transformers' API, and the arguments of ``from_pretrained``.
 
 B sequences, S longest sequence, L layers, H heads.
 """
@@ -6,18 +6,66 @@ B sequences, S longest sequence, L layers, H heads.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
-from ownbert.hf.arguments import check_positional, read_arguments, supported
-from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype
+from ownbert.families.mapping.family import ArchitectureSpec
+from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype, read_config
 from ownbert.hf.recognition import blank, recognized
+from ownbert.hub import HUB_OPTIONS, pretrained_folder
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
+
+# Loading options of Transformers that are ignored, because there is only one way to load.
+IGNORED = (
+    *("attn_implementation", "device_map", "low_cpu_mem_usage", "max_memory", "mirror", "proxies"),
+    *("offload_folder", "offload_state_dict", "resume_download", "trust_remote_code"),
+    *("use_auth_token", "use_safetensors", "weights_only"),
+)
+# Options that must be false, and what to use instead.
+_UNSUPPORTED = {
+    **dict.fromkeys(("adapter_kwargs", "from_flax", "from_tf", "gguf_file", "key_mapping"), ""),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit", "quantization_config", "tp_plan"), ""),
+    "variant": "; it reads model.safetensors, and dtype='float16' converts the weights",
+}
+
+
+@dataclass
+class LoadArguments:
+    """Parsed arguments of ``from_pretrained``.
+
+    Args:
+        values: values of the folder's config.json; None if ``config`` was given, so it is not read.
+        structure: structure of the network by these values.
+        dtype: dtype to convert the model to; None: float32, unless ``auto``.
+        auto: whether to use the dtype of the folder's tensors.
+        mismatched: whether tensors of another shape are newly initialised.
+    """
+
+    folder: Path
+    config: PretrainedConfig
+    values: Mapping[str, Any] | None
+    structure: EncoderConfig | None
+    dtype: torch.dtype | None
+    auto: bool
+    mismatched: bool
+    further: dict[str, Any]
+
+    def finished(self, model: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """The model in evaluation mode and in the requested dtype."""
+        dtype = self.dtype
+        if self.auto:
+            dtype = next(t.dtype for t in tensors.values() if t.is_floating_point())
+        model = model.to(dtype) if dtype else model
+        model.config.dtype = model.dtype
+        return model.eval()
 
 
 class CommonModel(nn.Module):
@@ -45,7 +93,7 @@ class CommonModel(nn.Module):
     def _from_config(cls, config: Any, **options: Any) -> Any:
         """Create a new model, for ``AutoModel.from_config``."""
         check_attention("attn_implementation", options.get("attn_implementation"))
-        options = supported(options)
+        options = _supported(options)
         dtype = options.pop("dtype", options.pop("torch_dtype", None))
         model = cls(config, **options)
         return model.to(parse_dtype(dtype) or model.dtype)
@@ -154,12 +202,12 @@ class CommonModel(nn.Module):
         Raises:
             InputError: other tensors do not fit, or an argument is not supported.
         """
-        check_positional(cls, positional)
+        _check_positional(cls, positional)
         name = pretrained_model_name_or_path
         if name is None or "state_dict" in options:
             model, info = cls._of_state(name, config, options, positional)
         else:
-            given = read_arguments(cls, name, config, options)
+            given = _read_arguments(cls, name, config, options)
             model, info = cls._of_folder(given, positional)
         return (model, info) if output_loading_info else model
 
@@ -181,7 +229,7 @@ class CommonModel(nn.Module):
         kind, dtype = cls.config_class, options.pop("dtype", options.pop("torch_dtype", None))
         if config is None:
             config, options = kind.from_pretrained(name or "", return_unused_kwargs=True, **options)
-        model = cls(copy.deepcopy(config), *positional, **supported(options))
+        model = cls(copy.deepcopy(config), *positional, **_supported(options))
         missing, unexpected = model.load_state_dict(state, strict=False)
         if missing:
             names = ", ".join(missing)
@@ -296,3 +344,80 @@ class CommonModel(nn.Module):
             mask = mask.expand(num_hidden_layers, -1)
         mask = mask[:, None, :, None, None] if mask.ndim == 2 else mask
         return mask[..., None] if is_attention_chunked else mask
+
+
+def _read_arguments(
+    model_class: Any, name: str | Path, config: Any, options: dict[str, Any]
+) -> LoadArguments:
+    """Parse the arguments of ``from_pretrained``.
+
+    Args:
+        config: a config, a folder of one, or None for that of ``name``.
+        options: further arguments; keys of the config change it.
+
+    Raises:
+        InputError: a folder is missing, or an option is not supported.
+    """
+    kind: type[PretrainedConfig] = model_class.config_class
+    if torch.get_default_device().type == "meta":
+        raise InputError("from_pretrained copies weights, which the device meta does not hold")
+    check_attention("attn_implementation", options.get("attn_implementation"))
+    folder = pretrained_folder(name, options)
+    hub = {k: options[k] for k in HUB_OPTIONS if k in options}
+    options = _supported(options)
+    given_dtype = options.pop("torch_dtype", None)
+    given_dtype = options.pop("dtype", None) or given_dtype
+    mismatched = bool(options.pop("ignore_mismatched_sizes", False))
+    values = structure = None
+    if config is None:
+        values = read_config(folder)
+        stored = kind.from_dict(values)
+        structure = stored.first_structure
+        config, options = stored.changed(values, options)
+    elif isinstance(config, str | Path):
+        config = kind.from_pretrained(config, **hub)
+    else:
+        config = copy.deepcopy(kind.of(config, model_class.__name__))
+    config.name_or_path = str(name)
+    auto = given_dtype == "auto"
+    dtype = None if auto else parse_dtype(given_dtype)
+    return LoadArguments(folder, config, values, structure, dtype, auto, mismatched, options)
+
+
+def _supported(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those that are ignored or only find a folder; ``InputError`` for others
+    that are not supported."""
+    for key, instead in _UNSUPPORTED.items():
+        if options.get(key):
+            raise InputError(f"from_pretrained does not support {key}{instead}")
+    left_out = {*IGNORED, *_UNSUPPORTED, *HUB_OPTIONS, "subfolder"}
+    return {key: value for key, value in options.items() if key not in left_out}
+
+
+def is_own(model_class: Any) -> bool:
+    """Whether a class is OwnBERT's, not a subclass, whose constructor may take other arguments."""
+    return model_class.__module__.split(".")[0] == "ownbert"
+
+
+def _check_positional(model_class: Any, given: Sequence[Any]) -> None:
+    """Raise ``InputError`` for positional arguments of ``from_pretrained`` after the folder.
+
+    As in Transformers, only classes without a head have one: ``add_pooling_layer``.
+    """
+    if not given or not is_own(model_class):
+        return
+    spec: ArchitectureSpec = model_class.family.architectures[model_class.architecture]
+    pooled = spec.pooler and not spec.kinds
+    if not (pooled and [*map(type, given)] == [bool]):
+        raise InputError(
+            f"{model_class.__name__}.from_pretrained: only the folder may be given by position; "
+            "write the names of other arguments, such as config="
+        )
+
+
+def refuse(who: str, names: Any, known: Any) -> None:
+    """Raise ``InputError`` for unknown arguments, suggesting a similar name."""
+    for name in names:
+        close = get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{who} has no argument {name!r}{hint}")

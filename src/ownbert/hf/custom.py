@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from ownbert.checkpoint.weights import read_weights, write_model
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import Family
-from ownbert.hf.arguments import LoadArguments
-from ownbert.hf.common import CommonModel
+from ownbert.hf.common import CommonModel, LoadArguments
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.pretrained import PreTrainedModel, written_over
 from ownbert.hf.weights.states import initialise, other_shapes

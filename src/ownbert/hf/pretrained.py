@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +21,7 @@ from ownbert.exceptions import InputError
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import WeightMap
-from ownbert.hf.arguments import LoadArguments, is_own, refuse, with_signature
-from ownbert.hf.common import CommonModel
+from ownbert.hf.common import CommonModel, LoadArguments, is_own, refuse
 from ownbert.hf.configs import PretrainedConfig
 from ownbert.hf.forward_pass.forward import forward as run
 from ownbert.hf.weights import parameter_parts
@@ -60,6 +59,18 @@ def written_over(made: _Made = Undrawn) -> Iterator[None]:
         yield
     finally:
         _WRITTEN_OVER.reset(token)
+
+
+def _with_signature(function: Callable[..., Any], shown: inspect.Signature) -> Callable[..., Any]:
+    """A method that calls ``function`` but shows another signature after ``self``."""
+
+    @wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = shown.replace(parameters=[self_parameter, *shown.parameters.values()])  # pyright: ignore
+    return method
 
 
 def _refuse_hook(base: str, whole: str, *_: Any, **__: Any) -> None:
@@ -139,7 +150,7 @@ class PreTrainedModel(CommonModel):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "arguments" in vars(cls):  # ``Trainer`` keeps the columns in the signature.
-            cls.forward = with_signature(cls.forward, cls.arguments)
+            cls.forward = _with_signature(cls.forward, cls.arguments)
 
     # Loading, saving and the forward pass; encoder-decoder models override these.
     _fill, _write, _forward = fill, write, run

@@ -17,7 +17,7 @@ from ownbert.checkpoint.transformer_folder import map_of, new_translation, save_
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.weight_map import WeightMap
-from ownbert.hf.arguments import LoadArguments, refuse
+from ownbert.hf.common import LoadArguments, refuse
 from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass.forward import (
     attention_layers,
