@@ -10,21 +10,15 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a submodule, found by the import system
         raise AttributeError(name)
-    from ownbert.hf.classes import class_named
+    if name == "BatchEncoding" or name.removesuffix("Fast").endswith("Tokenizer"):
+        from ownbert.hf.tokenizers import auto_tokenizer, batch_encoding, wordpiece
 
-    value = _tokenizer(name) or class_named(name)
+        places = (vars(module) for module in (auto_tokenizer, wordpiece, batch_encoding))
+        value = next((place[name] for place in places if name in place), None)
+    else:
+        from ownbert.hf.classes import class_named
+
+        value = class_named(name)
     if value is None:
         raise AttributeError(f"module 'ownbert.hf' has no attribute {name!r}")
     return value
-
-
-def _tokenizer(name: str) -> Any:
-    from ownbert.hf.tokenizers import auto_tokenizer as auto
-    from ownbert.hf.tokenizers import batch_encoding as encoding
-    from ownbert.hf.tokenizers import wordpiece
-
-    if name == "BatchEncoding":
-        return encoding.BatchEncoding
-    if not name.removesuffix("Fast").endswith("Tokenizer"):
-        return None
-    return getattr(auto, name, None) or getattr(wordpiece, name, None)
