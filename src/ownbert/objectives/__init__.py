@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from ownbert.objectives.bag_of_words import BagOfWords
 from ownbert.objectives.causal_lm import CausalLM
 from ownbert.objectives.masked_lm import MaskedLM
+from ownbert.objectives.objective import PretrainingObjective
 from ownbert.objectives.permutation_lm import PermutationLM
-from ownbert.objectives.pretraining_objective import PretrainingObjective
 from ownbert.objectives.replaced_token import ReplacedToken
 from ownbert.objectives.sentence_pair import SentenceOrder, SentencePair
 from ownbert.objectives.span_corruption_lm import SpanCorruptionLM

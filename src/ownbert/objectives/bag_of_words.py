@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ownbert.exceptions import InputError
-from ownbert.objectives.objective import Loss, columns_of, unmasked
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import Loss, PretrainingObjective, columns_of, unmasked
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ownbert.objectives.objective import unmasked
-from ownbert.objectives.pretraining_objective import PretrainingObjective, with_special_tokens
+from ownbert.objectives.objective import PretrainingObjective, unmasked, with_special_tokens
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import PretrainingObjective
 
 if TYPE_CHECKING:
     import numpy as np

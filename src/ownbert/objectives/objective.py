@@ -1,4 +1,5 @@
-"""The interface of objectives: logits and targets -> ``Loss``, a sum and a count.
+"""The interface of objectives: logits and targets -> ``Loss``, a sum and a count. Objectives of
+pretraining also declare their data, network and names.
 
 The training loop divides the sums of a step by its counts over all micro-batches and processes, so
 that no mean of means is computed.
@@ -6,14 +7,24 @@ that no mean of means is computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor, nn
 
     from ownbert.batches.batch import Batch
+    from ownbert.batches.example import Example
+    from ownbert.batches.masking import Masker
+    from ownbert.config.encoder import EncoderConfig
+    from ownbert.corpus.sentence_pairs import PretrainingData
     from ownbert.nn.model import Model, Outputs
+    from ownbert.text.tokenizer import Tokenizer
+
+# Number of examples for estimating the frequencies of special tokens.
+_COUNTED_EXAMPLES = 200
 
 
 class Loss(NamedTuple):
@@ -96,3 +107,117 @@ def unmasked(batch: Batch) -> Tensor:
         return batch.token_ids
     assert batch.masked_ids is not None
     return batch.token_ids.index_copy(0, batch.masked_positions, batch.masked_ids)
+
+
+@dataclass(frozen=True)
+class PretrainingObjective(Objective):
+    """An objective of pretraining.
+
+    Args:
+        weight: weight of the loss; the default of a class is also that of the recipe.
+        ordinary: (V) true for tokens that are not special; by default all are.
+
+    Attributes:
+        title: name in charts and model cards.
+        short: name on the progress line.
+        explained: description in the help of ``--objectives``.
+        colour: index of its colour in charts.
+        network: network that it creates instead of a BERT; all phases then use it.
+        alone: whether it cannot be combined with other objectives.
+        predicts: whether its targets are single tokens, whose loss has baselines; every run has
+            such an objective.
+        pools: whether it needs a pooler.
+        rate: default share of the tokens that are predicted.
+        uses: settings of a ``PretrainTask`` for the choice of these tokens.
+        pairs: kind of text pairs that it needs (``corpus.sentence_pairs``).
+        classes: names of the two classes of such pairs.
+        chance: loss of guessing, if it is the same for any text.
+        reads_features: whether the corpus may have word features.
+        samples: whether its softmax can be over some of the words.
+        auto_class: Transformers' class for a network that has learnt it.
+    """
+
+    weight: float = 1.0
+    ordinary: Tensor | None = field(default=None, compare=False)
+    head = "mlm"
+    title: ClassVar[str]
+    short: ClassVar[str]
+    explained: ClassVar[str]
+    colour: ClassVar[int]
+    network: ClassVar[str | None] = None
+    alone: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
+    pools: ClassVar[bool] = False
+    rate: ClassVar[float] = 0.3
+    uses: ClassVar[frozenset[str]] = frozenset()
+    pairs: ClassVar[str | None] = None
+    classes: ClassVar[tuple[str, str]] = ("", "")
+    chance: ClassVar[float | None] = None
+    reads_features: ClassVar[bool] = False
+    samples: ClassVar[bool] = True
+    auto_class: ClassVar[str | None] = None
+
+    @classmethod
+    def require(cls, names: Set[str]) -> None:
+        """Raise ``InputError`` if it cannot be combined with the others in ``names``."""
+
+    @classmethod
+    def extend(cls, tokenizer: Tokenizer) -> tuple[Tokenizer, np.ndarray | None]:
+        """The tokenizer with the special tokens that the objective needs, and their ids."""
+        return tokenizer, None
+
+    @classmethod
+    def masker(cls, tokenizer: Tokenizer, ordinary: np.ndarray, task: Any) -> Masker | None:
+        """The function that chooses the targets of a sequence, by the settings of a
+        ``PretrainTask``; None: another objective chooses them. ``ordinary`` (V) is true for tokens
+        that are not special."""
+        return None
+
+    @classmethod
+    def structure(cls, config: EncoderConfig, dropout: float) -> EncoderConfig:
+        """The structure of its network, derived from that of a BERT."""
+        return config
+
+    @classmethod
+    def make_network(
+        cls, config: EncoderConfig, settings: Any
+    ) -> tuple[Model, Model | None] | None:
+        """Create the network and, if there is one, its generator with random weights, by the
+        settings of a ``PretrainModel``; None: a BERT is used."""
+        return None
+
+    @classmethod
+    def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:
+        """Log-probabilities (V) of the predicted tokens, by their frequency in the examples;
+        ``unigram`` (V) contains those of the corpus."""
+        return unigram
+
+    # Defaults for objectives that predict single tokens.
+
+    def targets(self, batch: Batch) -> Tensor:
+        """The ids of the tokens to predict, of a batch in the input view."""
+        assert batch.masked_ids is not None
+        return batch.masked_ids
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.masked_ids is None else batch.masked_ids.numel()
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        return cross_entropy_loss(logits, columns_of(batch, self.targets(batch)))  # (M, V), (M)
+
+
+def with_special_tokens(
+    unigram: Tensor, data: PretrainingData, targets: Callable[[Example], Any], ordinary: np.ndarray
+) -> Tensor:
+    """Log-probabilities (V) of words as in the corpus, and of special tokens with their frequencies
+    among the targets of the first examples."""
+    import numpy as np
+    import torch
+
+    ids = [targets(data.example(0, i)) for i in range(min(len(data), _COUNTED_EXAMPLES))]
+    counts = np.bincount(np.concatenate(ids), minlength=len(ordinary))
+    special = np.where(ordinary, 0, counts + 1.0)
+    share = special.sum() / (special.sum() + counts[ordinary].sum())
+    words = np.where(ordinary, unigram.exp().numpy(), 0)
+    mixed = (1 - share) * words / words.sum() + share * special / special.sum()
+    return torch.from_numpy(np.log(mixed).astype(np.float32))

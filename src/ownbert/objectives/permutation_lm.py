@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import PretrainingObjective
 
 if TYPE_CHECKING:
     import numpy as np

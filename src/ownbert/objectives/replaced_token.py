@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.objectives.objective import Loss, unmasked
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import Loss, PretrainingObjective, unmasked
 
 if TYPE_CHECKING:
     from torch import Tensor

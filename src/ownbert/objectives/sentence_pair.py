@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ownbert.objectives.objective import Loss, cross_entropy_loss
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import Loss, PretrainingObjective, cross_entropy_loss
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
-from ownbert.objectives.pretraining_objective import PretrainingObjective, with_special_tokens
+from ownbert.objectives.objective import PretrainingObjective, with_special_tokens
 from ownbert.text.styles import SENTINEL
 
 if TYPE_CHECKING:

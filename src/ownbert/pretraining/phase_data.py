@@ -14,7 +14,7 @@ from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
 from ownbert.corpus.store import Store
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.learner import Learner
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import PretrainingObjective
 from ownbert.pretraining.pretrain_recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast

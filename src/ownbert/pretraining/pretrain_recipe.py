@@ -9,7 +9,7 @@ from ownbert.checks import between, each, one_of, positive, up_to
 from ownbert.config.encoder import SIZES
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.objectives import PRETRAINING, objectives_of
-from ownbert.objectives.pretraining_objective import PretrainingObjective
+from ownbert.objectives.objective import PretrainingObjective
 from ownbert.settings import CheckedSettings, section, setting
 from ownbert.train.training_settings import DATA, MODEL, Optim, Run
 
