@@ -325,8 +325,3 @@ def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
             values[family.activations[kind]] = None if spec.dense == "linear" else spec.dense
         values |= family.writes_head(spec)
     return values
-
-
-def with_rate(specs: tuple[HeadSpec, ...], rate: float) -> tuple[HeadSpec, ...]:
-    """Heads with the encoder's dropout rate."""
-    return tuple(replace(s, dropout=None, dense_dropout=s.dense_dropout and rate) for s in specs)

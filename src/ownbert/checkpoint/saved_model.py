@@ -15,7 +15,6 @@ from ownbert.checkpoint.description import (
     describe,
     kinds_of,
     labels_json,
-    with_rate,
 )
 from ownbert.checkpoint.model_files import is_quantized
 from ownbert.checkpoint.quantized import quantize_model, read_quantized
@@ -144,13 +143,13 @@ def new_model(
         InputError: the decoder does not support such a head.
     """
     config, decoder = description.config, description.decoder
-    specs = tuple(description.specs if heads is None else heads)
+    specs = description.specs if heads is None else heads
     if dropout is not None:
         rates: Any = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
         if config.activation_dropout:  # most formats have no key for it
             rates["activation_dropout"] = dropout
         config, decoder = replace(config, **rates), decoder and replace(decoder, **rates)
-        specs = with_rate(specs, dropout)
+        specs = [replace(s, dropout=None, dense_dropout=s.dense_dropout and dropout) for s in specs]
     labels = labels or description.labels
     if decoder is None:
         family = description.family.model_type

@@ -22,7 +22,7 @@ from ownbert.batches.layout import (
 )
 from ownbert.checks import known
 from ownbert.nn.attention import windowed
-from ownbert.nn.attention.manual import attend_manually
+from ownbert.nn.attention.manual import ManualAttention
 from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.layers import dropout as drop
 from ownbert.nn.layers import has_matrix_units
@@ -283,10 +283,11 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
     return run
 
 
-def _attend_manually(
+def _manual(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
 ) -> AttentionResult:
-    return AttentionResult(attend_manually(q, k, v, layout, options.dropout), None)
+    out = ManualAttention.apply(q.to(v.dtype), k.to(v.dtype), v, layout, options.dropout)
+    return AttentionResult(out, None)  # pyright: ignore[reportArgumentType]
 
 
 def _varlen(
@@ -423,7 +424,7 @@ BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), weights=False),
-    "manual": Backend(_attend_manually, weights=False, biases=False, extra_rows=True),
+    "manual": Backend(_manual, weights=False, biases=False, extra_rows=True),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
     "windowed": Backend(_windowed, weights=False, biases=False, unsupported=windowed.unsupported),
     "equal_lengths": Backend(

@@ -20,11 +20,6 @@ from ownbert.nn.fast.compiled import loops_for, run
 from ownbert.nn.layers import keep_some
 
 
-def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
-    """See ``ownbert.nn.attention.attend.attend``; differentiable once."""
-    return _Attend.apply(q.to(v.dtype), k.to(v.dtype), v, layout, dropout)  # pyright: ignore[reportReturnType]
-
-
 @dataclass(frozen=True)
 class _HeadOrder:
     """A permutation from token-major to head-major order (by group, sequence, head) and back.
@@ -234,7 +229,9 @@ def _blocks(layout: Layout, parts: Sequence[_GroupSlices], heads: int) -> np.nda
     return np.concatenate(blocks)
 
 
-class _Attend(torch.autograd.Function):
+class ManualAttention(torch.autograd.Function):
+    """See ``ownbert.nn.attention.attend.attend``; differentiable once."""
+
     @staticmethod
     def forward(ctx, q, k, v, layout, dropout):
         plan = _plan(layout, q.shape[1])
