@@ -31,7 +31,7 @@ from ownbert.batches.loader import Loader, Position
 from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.corpus.documents import read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
-from ownbert.corpus.sentence_pairs import pretraining_data
+from ownbert.corpus.pretraining_examples import pretraining_data
 from ownbert.corpus.store import Store
 from ownbert.text.tokenizer import Tokenizer
 

@@ -37,7 +37,7 @@ TEXTS, TEMPLATES = TABLES[""], TABLES["page"]
 NOT_TRANSLATED = (
     "__init__.py",
     *("hf/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
-    *(f"corpus/{n}.py" for n in ("cooccurrence", "sentence_pairs", "span_examples")),
+    *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
     *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves", "overlay")),
     *("train/watch/training_curves.py", "train/distributed.py", "train/optim/"),
     # Answers of a server, which are for programs.

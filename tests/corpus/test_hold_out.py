@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ownbert.corpus.sentence_pairs import pretraining_data
-from ownbert.corpus.span_examples import Spans, hold_out, split_into_spans
+from ownbert.corpus.pretraining_examples import Spans, hold_out, pretraining_data, split_into_spans
 from ownbert.corpus.store import Store
 from ownbert.text.input_format import InputFormat
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.corpus.sentence_pairs import PretrainingData, _generator, truncate_pair
+from ownbert.corpus.pretraining_examples import PretrainingData, _generator, truncate_pair
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.corpus.span_examples import split_into_spans
+from ownbert.corpus.pretraining_examples import split_into_spans
 
 
 def greedy(documents: list[list[int]], limit: int) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ import pytest
 
 from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.corpus.documents import read_documents
-from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
+from ownbert.corpus.pretraining_examples import PretrainingData, pretraining_data
 from ownbert.corpus.store import Store, prepare
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import transformers
 
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.corpus.sentence_pairs import pretraining_data
+from ownbert.corpus.pretraining_examples import pretraining_data
 from ownbert.corpus.store import prepare
 from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel

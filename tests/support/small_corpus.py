@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.batches.masking import Masking, ordinary_tokens
-from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
+from ownbert.corpus.pretraining_examples import PretrainingData, pretraining_data
 from ownbert.corpus.store import Store, prepare
 from ownbert.text.tokenizer import Tokenizer
 

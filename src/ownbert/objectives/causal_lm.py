@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ownbert.batches.batch import Batch
-    from ownbert.corpus.sentence_pairs import PretrainingData
+    from ownbert.corpus.pretraining_examples import PretrainingData
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ownbert.batches.example import Example
     from ownbert.batches.masking import Masker
     from ownbert.config.encoder import EncoderConfig
-    from ownbert.corpus.sentence_pairs import PretrainingData
+    from ownbert.corpus.pretraining_examples import PretrainingData
     from ownbert.nn.model import Model, Outputs
     from ownbert.text.tokenizer import Tokenizer
 
@@ -129,7 +129,7 @@ class PretrainingObjective(Objective):
         pools: whether it needs a pooler.
         rate: default share of the tokens that are predicted.
         uses: settings of a ``PretrainTask`` for the choice of these tokens.
-        pairs: kind of text pairs that it needs (``corpus.sentence_pairs``).
+        pairs: kind of text pairs that it needs (``corpus.pretraining_examples``).
         classes: names of the two classes of such pairs.
         chance: loss of guessing, if it is the same for any text.
         reads_features: whether the corpus may have word features.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ownbert.batches.batch import Batch
     from ownbert.batches.example import Example
     from ownbert.batches.masking import Masker
-    from ownbert.corpus.sentence_pairs import PretrainingData
+    from ownbert.corpus.pretraining_examples import PretrainingData
     from ownbert.nn.model import Model
     from ownbert.text.tokenizer import Tokenizer
 

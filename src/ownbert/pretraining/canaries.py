@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.corpus.span_examples import hold_out
+from ownbert.corpus.pretraining_examples import hold_out
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import write_json

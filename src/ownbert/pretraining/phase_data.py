@@ -10,7 +10,7 @@ import torch
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.loader import batches_once
-from ownbert.corpus.sentence_pairs import PretrainingData, pretraining_data
+from ownbert.corpus.pretraining_examples import PretrainingData, pretraining_data
 from ownbert.corpus.store import Store
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.learner import Learner
