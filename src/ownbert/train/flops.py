@@ -1,19 +1,41 @@
 """Floating-point operations of a training step, and the measured matmul peak of this machine."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.layers import multiply, onednn_has_linear
+from ownbert.objectives.learner import Learner
+from ownbert.objectives.objective import Objective
 
 # Sizes of the square matrices for measuring the peak: few threads are fastest if everything fits in
 # their caches, many need more work; and short products are less likely to be disturbed by other
 # programs.
 _SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
+
+
+def step_flops(
+    learner: Learner, objectives: Sequence[Objective], micro_batches: Sequence[Batch]
+) -> float:
+    """FLOPs of the matrix products of a step in this process, forward and backward."""
+    flops = 0.0
+    for batch in micro_batches:
+        if batch.dummy:
+            continue
+        counts = Counter()  # rows of the decoder
+        for objective in objectives:
+            if objective.decodes:
+                counts[objective.input_view] += objective.count(batch)
+        for view in {o.input_view for o in objectives}:
+            config = learner.model_of(view).config
+            flops += training_flops(config, batch.layout.lengths, counts[view])
+    return flops
 
 
 def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:

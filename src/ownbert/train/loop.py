@@ -19,12 +19,12 @@ from ownbert.batches.loader import Position
 from ownbert.exceptions import InputError
 from ownbert.threads import adapt_threads
 from ownbert.train.distributed import World, data_parallel, is_lost
+from ownbert.train.flops import step_flops
 from ownbert.train.job import Interrupted, Job, Phase
 from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
 from ownbert.train.training_settings import factor
 from ownbert.train.watch.log import RunLog, rows_until
-from ownbert.train.watch.meter import step_flops
 from ownbert.train.watch.stagnation import diagnose_stagnation
 from ownbert.train.watch.training_curves import draw_curves
 

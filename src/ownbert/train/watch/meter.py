@@ -1,14 +1,10 @@
 """Statistics for the next log row: sums over steps, tokens, FLOPs and time."""
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ownbert.batches.batch import Batch
-from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Loss, Objective
 from ownbert.train.distributed import World
-from ownbert.train.flops import training_flops
 from ownbert.train.state import TrainState
 from ownbert.train.step import StepStats, add
 
@@ -116,21 +112,3 @@ def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
     """Add the losses of a batch to ``sums``."""
     for name, loss in losses.items():
         add(sums, name, (float(loss.total), int(loss.correct), loss.count))
-
-
-def step_flops(
-    learner: Learner, objectives: Sequence[Objective], micro_batches: Sequence[Batch]
-) -> float:
-    """FLOPs of the matrix products of a step in this process, forward and backward."""
-    flops = 0.0
-    for batch in micro_batches:
-        if batch.dummy:
-            continue
-        counts = Counter()  # rows of the decoder
-        for objective in objectives:
-            if objective.decodes:
-                counts[objective.input_view] += objective.count(batch)
-        for view in {o.input_view for o in objectives}:
-            config = learner.model_of(view).config
-            flops += training_flops(config, batch.layout.lengths, counts[view])
-    return flops
