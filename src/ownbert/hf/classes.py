@@ -25,16 +25,26 @@ from ownbert.hub import pretrained_folder
 _TWO_STACKS = {"marian": MarianEncoderDecoder, "t5": T5EncoderDecoder}
 
 
+def _family(model_type: str) -> Family | EncoderDecoder:
+    families = {**ENCODER_DECODERS, **all_families()}
+    known(*sorted(families))("model_type", model_type)
+    return families[model_type]
+
+
+def _start(family: Family | EncoderDecoder) -> str:
+    """The prefix of the class names of a family: Bert for bert, T5 for t5."""
+    return re.sub("((Encoder|MT)?Model|For.*)$", "", next(iter(family.architectures)))
+
+
 def config_name(family: Family | EncoderDecoder) -> str:
     """The name of the config class: BertConfig for bert, T5Config for t5."""
-    first = next(iter(family.architectures))
-    return re.sub("((Encoder|MT)?Model|For.*)$", "", first) + "Config"
+    return _start(family) + "Config"
 
 
 @cache
 def config_of(model_type: str) -> type[PretrainedConfig]:
     """The config class of a family, with its name in Transformers."""
-    family = {**ENCODER_DECODERS, **all_families()}[model_type]
+    family = _family(model_type)
     members = {
         "family": family,
         "model_type": model_type,
@@ -50,14 +60,9 @@ def config_of(model_type: str) -> type[PretrainedConfig]:
 @cache
 def custom_model_of(model_type: str) -> type[CustomModel]:
     """The base class of custom models: ``BertPreTrainedModel`` for bert."""
-    config = config_of(model_type)
-    members = {
-        "family": all_families()[model_type],
-        "config_class": config,
-        "__module__": "ownbert.hf",
-    }
-    name = config.__name__.removesuffix("Config") + "PreTrainedModel"
-    return type(name, (CustomModel,), members)
+    family, config = all_families()[model_type], config_of(model_type)
+    members = {"family": family, "config_class": config, "__module__": "ownbert.hf"}
+    return type(_start(family) + "PreTrainedModel", (CustomModel,), members)
 
 
 @cache
@@ -136,28 +141,19 @@ def class_named(name: str) -> Any:
     for family in all_kinds():
         if name in family.architectures:
             return model_of(name)
-        config = config_name(family)
-        if name == config:
+        if name == config_name(family):
             return config_of(family.model_type)
-        base = config.removesuffix("Config") + "PreTrainedModel"
-        if name == base and isinstance(family, Family):
+        if name == _start(family) + "PreTrainedModel" and isinstance(family, Family):
             return custom_model_of(family.model_type)
     return None
 
 
-def _start(model_type: str) -> str:
-    """The prefix of the class names of a family: Bert for bert."""
-    families = {**ENCODER_DECODERS, **all_families()}
-    known(*sorted(families))("model_type", model_type)
-    return config_name(families[model_type]).removesuffix("Config")
-
-
-def _start_of(name: Any, options: dict[str, Any], *, or_file: bool = True) -> str:
+def _type_of(name: Any, options: dict[str, Any], *, or_file: bool = True) -> str:
     folder = pretrained_folder(name, options, or_file=or_file)
     kind = read_config(folder).get("model_type")
     if kind is None:
         raise InputError(f"{folder}: config.json names no model_type")
-    return _start(str(kind).removeprefix(OWN))
+    return str(kind).removeprefix(OWN)
 
 
 class AutoConfig:
@@ -169,13 +165,13 @@ class AutoConfig:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **changes: Any) -> Any:
         """The config of a folder; for the arguments see its class."""
-        kind = class_named(_start_of(pretrained_model_name_or_path, changes) + "Config")
+        kind = config_of(_type_of(pretrained_model_name_or_path, changes))
         return kind.from_pretrained(pretrained_model_name_or_path, **changes)
 
     @classmethod
     def for_model(cls, model_type: str, **values: Any) -> Any:
         """A new config of a family."""
-        return class_named(_start(model_type) + "Config")(**values)
+        return config_of(model_type)(**values)
 
 
 class _AutoModel:
@@ -185,7 +181,8 @@ class _AutoModel:
         raise InputError(f"use {type(self).__name__}.from_pretrained(folder)")
 
     @classmethod
-    def _class(cls, start: str) -> Any:
+    def _class(cls, model_type: str) -> Any:
+        start = _start(_family(model_type))
         candidates = (class_named(start + end) for end in _ENDS[cls.end])
         kind = next(filter(None, candidates), None)
         if kind is None:
@@ -205,15 +202,15 @@ class _AutoModel:
         """
         if config is None or isinstance(config, str | Path):
             named = pretrained_model_name_or_path if config is None else config
-            kind = cls._class(_start_of(named, options, or_file=config is not None))
+            kind = cls._class(_type_of(named, options, or_file=config is not None))
         else:
-            kind = cls._class(_start(config.model_type))
+            kind = cls._class(config.model_type)
         return kind.from_pretrained(pretrained_model_name_or_path, *args, config=config, **options)
 
     @classmethod
     def from_config(cls, config: Any, **options: Any) -> Any:
         """A model with new weights."""
-        return cls._class(_start(config.model_type))._from_config(config, **options)
+        return cls._class(config.model_type)._from_config(config, **options)
 
 
 @cache
