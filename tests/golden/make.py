@@ -128,13 +128,12 @@ def make_relative(kind: Any, settings: dict[str, Any]) -> dict[str, np.ndarray]:
         parameter.data.copy_(torch.from_numpy(weights[name] / 64))
     given = relative_inputs(config)
     batch = {name: torch.from_numpy(array).long() for name, array in given.items()}
-    if "MultipleChoice" in kind.__name__:
-        batch = {name: tensor[:, None] for name, tensor in batch.items()}
     with torch.no_grad():
-        out = model(**batch, output_hidden_states=True)
-    last = out.hidden_states[-1]
-    if config.model_type == "modernbert":  # theirs are those before the last norm
-        last = model.model.final_norm(last).detach()
+        # Not the last of `hidden_states`, which is before the final norm in some families.
+        last = model.base_model(**batch).last_hidden_state
+        if "MultipleChoice" in kind.__name__:
+            batch = {name: tensor[:, None] for name, tensor in batch.items()}
+        out = model(**batch)
     said = {**json.loads(config.to_json_string()), "architectures": [kind.__name__]}
     return {
         "config": np.array(json.dumps(said)),

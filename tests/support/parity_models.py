@@ -134,13 +134,12 @@ def their_outputs(model: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Hidden states and logits of the tokens by our names."""
     name, keep = type(model).__name__, given["attention_mask"].bool()
     head = FAMILIES[model.config.model_type].architectures[name]
-    if "MultipleChoice" in name:
-        given = {key: value[:, None] for key, value in given.items()}
     with torch.no_grad():
-        out = model(**given, output_hidden_states=True)
-    last = out.hidden_states[-1]
-    if model.config.model_type == "modernbert":  # theirs are those before the last norm
-        last = getattr(model, "model", model).final_norm(last)
+        # Not the last of `hidden_states`, which is before the final norm in some families.
+        last = model.base_model(**given).last_hidden_state
+        if "MultipleChoice" in name:
+            given = {key: value[:, None] for key, value in given.items()}
+        out = model(**given)
     found = {"hidden": last[keep]}
     if not head.heads and head.pooler:
         found["pooled"] = out.pooler_output
