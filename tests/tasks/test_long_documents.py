@@ -18,8 +18,8 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.targets import probability
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.forward.raw_outputs import sigmoid, softmax
 from ownbert.tasks.rows import Row
-from ownbert.tasks.scores import sigmoid, softmax
 from ownbert.tasks.task import task_class
 from ownbert.tasks.text_input import EncodedRows
 from support.tiny import change_config, made

@@ -12,9 +12,9 @@ import numpy as np
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
+from ownbert.tasks.forward.raw_outputs import softmax
 from ownbert.tasks.metrics import Scores, risk_curve, score_labels
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
-from ownbert.tasks.scores import softmax
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_distribution,

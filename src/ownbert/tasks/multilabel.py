@@ -11,9 +11,9 @@ from ownbert.exceptions import InputError
 from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
+from ownbert.tasks.forward.raw_outputs import sigmoid
 from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
-from ownbert.tasks.scores import sigmoid
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_probabilities,

@@ -14,9 +14,9 @@ from ownbert.exceptions import InputError
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.tables import Source, as_text, place
 from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.forward.raw_outputs import sequence_counts, softmax
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
-from ownbert.tasks.scores import sequence_counts, softmax
 from ownbert.tasks.task import DEFAULT, Task, ranked
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 

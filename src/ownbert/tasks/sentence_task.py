@@ -22,8 +22,8 @@ from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, at_least_one, columns, kind_of, shown_columns
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.forward.raw_outputs import mean_per_row
 from ownbert.tasks.rows import Row, TableRow, read_table
-from ownbert.tasks.scores import mean_per_row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows

@@ -20,8 +20,8 @@ from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead
 from ownbert.tasks.forward.batched_forward import in_batches
 from ownbert.tasks.forward.packed_network import PackedNetwork
+from ownbert.tasks.forward.raw_outputs import mean_per_row
 from ownbert.tasks.rows import Row
-from ownbert.tasks.scores import mean_per_row
 from ownbert.tasks.task import Task
 from ownbert.time_limit import check_time
 from ownbert.views.blending import loss

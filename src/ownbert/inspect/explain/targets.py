@@ -139,7 +139,7 @@ def _labels(
             return probability(task, logits, batch)[:, index]
 
         name = str(task.labels[index]) if len(task.labels) > index else "value"
-        probability_of = None if task.name == "regress" else share
+        probability_of = share if task.gives_probabilities else None
         return Target(name, score, probability_of, reads, float(raw[index]), answers)
 
     answers = likeliest(raw, task.labels.__getitem__) if isinstance(task, SingleLabelTask) else ()

@@ -15,9 +15,9 @@ from ownbert.exceptions import InputError
 from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.forward.raw_outputs import softmax
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, unknown_label
-from ownbert.tasks.scores import softmax
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
