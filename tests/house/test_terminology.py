@@ -1,6 +1,7 @@
 """Names in the code are the field's terms: words that readers stumbled over stay out."""
 
 import ast
+import re
 from pathlib import Path
 
 from support.source_code import SOURCE, nodes, tree
@@ -73,6 +74,19 @@ def test_public_class_names_are_unique():
                 places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     twice = {name: where for name, where in places.items() if len(where) > 1}
     assert not twice
+
+
+def test_documented_arguments_are_parameters():
+    wrong = []
+    for path in FILES:
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
+                names = re.findall(r"^    (\w[\w, ]*):", section.partition("\n\n")[0], re.M)
+                known = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+                unknown = {name for each in names for name in each.split(", ")} - known
+                wrong += [f"{path.relative_to(SOURCE)}: {node.name}: {name}" for name in unknown]
+    assert not wrong, "\n".join(wrong)
 
 
 PHRASES = (

@@ -69,7 +69,7 @@ def targets_of(
         example: the encoded row.
         raw: outputs of the row.
         note: the row's note in ``EncodedRows``.
-        wanted: a label, the number of a choice, or an entity type; by default the prediction.
+        target: a label, the number of a choice, or an entity type; by default the prediction.
         labels: number of most probable labels for single-label tasks.
 
     Raises:
@@ -152,7 +152,7 @@ def chosen_labels(task: Any, raw: np.ndarray, target: str | None, most: int) -> 
 
     Args:
         raw: (C) outputs of the row.
-        wanted: the only label to choose, by name.
+        target: the only label to choose, by name.
         most: number of labels for single-label tasks.
     """
     if target is not None:
