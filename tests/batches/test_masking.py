@@ -107,7 +107,7 @@ def test_impossible_settings_are_refused():
     for rate in (0.0, 1.0, -0.1):
         with pytest.raises(InputError, match="must be between 0 and 1"):
             Masking(MASK, ordinary, rate)
-    with pytest.raises(InputError, match="'words' is not one of token, word, ngram, span"):
+    with pytest.raises(InputError, match="'words' is not known; use one of token, word"):
         Masking(MASK, ordinary, kind="words")
     with pytest.raises(InputError, match="has 0 tokens; it must have at least 1"):
         Masking(MASK, ordinary, kind="ngram", longest=0)

@@ -184,7 +184,7 @@ def test_generators_are_those_of_numpy():
 
 
 def test_impossible_pairs_are_refused(corpus: tuple[Store, Tokenizer]):
-    with pytest.raises(InputError, match="'next' is not one of nsp, sop"):
+    with pytest.raises(InputError, match="'next' is not known; use one of nsp, sop"):
         data_of(*corpus, pairs="next")
 
 

@@ -271,9 +271,9 @@ def test_identity_is_that_of_the_content(tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"duplicates": "no"}, "duplicates 'no' is not one of: keep, drop"),
+        ({"duplicates": "no"}, "duplicates 'no' is not known; use one of keep, drop"),
         ({"processes": 0}, r"processes is 0; it must be in \[1, 256\]"),
-        ({"segmenter": "other"}, "segmenter 'other' is not one of: jieba"),
+        ({"segmenter": "other"}, "segmenter 'other' is not known; use one of jieba"),
         ({"segmenter": "jieba"}, "needs a wordpiece tokenizer, this one is blank"),
     ],
 )

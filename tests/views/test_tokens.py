@@ -31,7 +31,7 @@ def test_each_kind_is_split_in_its_way():
     assert splitter("ids")("12 A.3  b,") == ["12", "A.3", "b,"]
     assert splitter("words")("It's GOOD, no?") == ["it", "'", "s", "good", ",", "no", "?"]
     assert splitter("chinese")("北京Hotel 5号") == ["北", "京", "hotel", "5", "号"]
-    with pytest.raises(InputError, match="the kind of text is 'x'"):
+    with pytest.raises(InputError, match="kind 'x' is not known"):
         splitter("x")
 
 

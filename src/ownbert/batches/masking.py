@@ -14,6 +14,7 @@ import numpy as np
 from ownbert.batches import MASKINGS
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import split_into_words
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import CONTINUATION
 
@@ -88,8 +89,7 @@ class Masking:
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
             raise InputError(f"masking rate {self.rate} must be between 0 and 1")
-        if self.kind not in MASKINGS:
-            raise InputError(f"masking {self.kind!r} is not one of {', '.join(MASKINGS)}")
+        known(*MASKINGS)("masking", self.kind)
         if self.longest is not None and self.longest < 1:
             raise InputError(
                 f"the longest run to mask has {self.longest} tokens; it must have at least 1"

@@ -164,7 +164,7 @@ def describe_config(
         architecture = next(iter(family.architectures))
     if architecture not in family.architectures:
         raise InputError(
-            f"{path}: architecture {architecture!r} is not supported; one of "
+            f"{path}: architecture {architecture!r} is not supported; it must be one of "
             + ", ".join(family.architectures)
         )
     try:

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.files.input_files import sha256_of
 from ownbert.files.text_files import open_text, refuse_unreadable
@@ -137,8 +138,7 @@ def read_documents(
         InputError: at the call, a name matches no file or the layout is unknown; while reading, a
             file cannot be read, or there are no documents.
     """
-    if layout not in LAYOUTS:
-        raise InputError(f"layout {layout!r} is not one of: {', '.join(LAYOUTS)}")
+    known(*LAYOUTS)("layout", layout)
     if feature_columns is not None and layout not in ("auto", "conll"):
         raise InputError(
             f"layout {layout} has no columns of word features; plain text needs layout conll, "

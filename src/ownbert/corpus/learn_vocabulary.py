@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
-from ownbert.checks import between, up_to
+from ownbert.checks import between, known, up_to
 from ownbert.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
@@ -169,8 +169,7 @@ def learn_tokenizer(
 def _refuse_settings(
     output: PathLike, *, kind: str, vocab_size: int | None, min_count: int | None
 ) -> None:
-    if kind not in KINDS:
-        raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
+    known(*KINDS)("kind", kind)
     _refuse_small(vocab_size)
     if min_count is not None:
         between(1, limits.FREQUENCY, "[]")("min_count", min_count)

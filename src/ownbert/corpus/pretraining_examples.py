@@ -16,6 +16,7 @@ import numpy as np
 
 from ownbert.batches.batch import Example
 from ownbert.batches.masking import Masker
+from ownbert.checks import known, maybe
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
 from ownbert.text.input_format import InputFormat
@@ -408,8 +409,7 @@ def pretraining_data(
     """
     if max_length < 8:
         raise InputError(f"max_length {max_length} is too short; at least 8")
-    if pairs not in (None, *PAIRS):
-        raise InputError(f"pairs {pairs!r} is not one of {', '.join(PAIRS)} or None")
+    maybe(known(*PAIRS))("pairs", pairs)
     split = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
     train, held_out_spans = split.spans(store.sentence_ends, max_length - _special(pairs))
     if pairs == "nsp" and len(train) < 2:

@@ -26,7 +26,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.batches.word_features import Features, feature_names, learn_features
-from ownbert.checks import Check, between, dict_of, list_of, one_of, record, text, whole
+from ownbert.checks import Check, between, dict_of, known, list_of, one_of, record, text, whole
 from ownbert.corpus.chunks import ChunkingOptions
 from ownbert.corpus.documents import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
@@ -274,8 +274,7 @@ def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list
 
 
 def _refuse_settings(duplicates: str, processes: int | None) -> None:
-    if duplicates not in ("keep", "drop"):
-        raise InputError(f"duplicates {duplicates!r} is not one of: keep, drop")
+    known("keep", "drop")("duplicates", duplicates)
     if processes is not None:
         between(1, limits.PROCESSES, "[]")("processes", processes)
 

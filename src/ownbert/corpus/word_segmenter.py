@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
@@ -24,8 +25,7 @@ def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
         InputError: the name is unknown, its package is not installed, or the tokenizer's tokens do
             not consist of characters.
     """
-    if name not in SEGMENTERS:
-        raise InputError(f"segmenter {name!r} is not one of: {', '.join(SEGMENTERS)}")
+    known(*SEGMENTERS)("segmenter", name)
     if tokenizer.kind != "wordpiece":
         raise InputError(
             f"segmenter {name}: needs a wordpiece tokenizer, this one is {tokenizer.kind}"

@@ -93,7 +93,7 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
     if path.suffix == ".npz":
         arrays = _of_npz(path)
         if "labels" not in arrays:
-            raise InputError(f"{path} has no array of labels; one of {', '.join(LABELS)}")
+            raise InputError(f"{path} has no array of labels, named {' or '.join(LABELS)}")
         return _paired(arrays["images"], arrays["labels"], str(path))
     refuse_unreadable(path)
     raise InputError(
@@ -269,7 +269,7 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
         names_present = ", ".join(arrays) or "none"
     if "images" not in arrays_by_role:
         raise InputError(
-            f"{path} has no array of images; one of {', '.join(IMAGES)} ({names_present})"
+            f"{path} has no array of images, named {' or '.join(IMAGES)} ({names_present})"
         )
     return arrays_by_role
 

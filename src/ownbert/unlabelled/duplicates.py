@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -121,8 +122,7 @@ def duplicates(
         raise InputError(f"threshold is {threshold:g}; it must be above 0 and at most 1")
     if model is None and device != "auto":
         raise InputError(f"--device {device} requires --model; omit it or name a model")
-    if keep not in KEEP:
-        raise InputError(f"keep is {keep!r}; one of {', '.join(KEEP)}")
+    known(*KEEP)("keep", keep)
     row_sources = sources_of(as_inputs(rows))
     if len(row_sources) > 1:
         raise InputError(

@@ -96,8 +96,7 @@ def build_index(
     Raises:
         InputError: a file cannot be read or written; nothing is written.
     """
-    if form not in FORMS:
-        raise InputError(f"the form of vectors is {form!r}; one of {', '.join(FORMS)}")
+    known(*FORMS)("form", form)
     folder, target, inputs = model_folder(model), Path(output), as_inputs(texts)
     with writing(target):
         refuse_taken(target, folder, None, overwrite=overwrite, signs=[INDEX])

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import groupby, islice
 from unicodedata import category, normalize
 
-from ownbert.exceptions import InputError
+from ownbert.checks import known
 
 # ids: space-separated tokens, unchanged. words: letters and punctuation, lower-cased. chinese: the
 # same, but each character of a script without spaces is a token. marked: like chinese, but words
@@ -71,8 +71,7 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
     """A function that splits texts of this kind into tokens."""
     if kind == "ids":
         return str.split
-    if kind not in KINDS:
-        raise InputError(f"the kind of text is {kind!r}; one of {', '.join(KINDS)}")
+    known(*KINDS)("kind", kind)
     pattern = _pattern(kind)
     return lambda text: pattern.findall(in_lower_case(text, kind))
 

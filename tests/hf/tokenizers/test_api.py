@@ -207,7 +207,7 @@ def test_attributes(bert: Any, folders: dict[str, Path]):
         (lambda t: t("a", pad_to_max_length=True), "has no argument pad_to_max_length"),
         (lambda t: t("a", padding="long"), "padding is 'long'; True, False or one of longest"),
         (lambda t: t("a", truncation="x"), "truncation is 'x'"),
-        (lambda t: t("a", padding_side="up"), "padding_side is 'up'"),
+        (lambda t: t("a", padding_side="up"), "padding_side 'up' is not known; use one of"),
         (
             lambda t: t("a", max_length=-1, truncation=True),
             "max_length is -1; it must be a whole number",

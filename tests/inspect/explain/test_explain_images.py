@@ -64,7 +64,7 @@ def test_a_large_image_is_made_smaller():
 def test_mistakes_are_one_line(place: Path, tmp_path: Path):
     model, image = place / "model", place / "0.png"
     for options, message in (
-        (("--class", "zebra"), "the model has no class 'zebra'; one of cat, dog, bird, fish"),
+        (("--class", "zebra"), "class 'zebra' is not known; use one of cat, dog, bird, fish"),
         (
             ("--method", "shapley"),
             "images can be explained by attention_x_gradient, attention_rollo",

@@ -6,6 +6,7 @@
 import os
 from typing import Any
 
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.hf.tokenizers.pretrained_tokenizer import PreTrainedTokenizerFast
 from ownbert.hf.tokenizers.tokenizer_files import find_folder
@@ -82,8 +83,7 @@ class AutoTokenizer:
         """
         name, kind = pretrained_model_name_or_path, kwargs.pop("tokenizer_type", None)
         if kind is not None:
-            if kind not in MODEL_TYPES:
-                raise InputError(f"tokenizer_type is {kind!r}; one of {', '.join(MODEL_TYPES)}")
+            known(*MODEL_TYPES)("tokenizer_type", kind)
             return globals()[MODEL_TYPES[kind]].from_pretrained(name, *args, **kwargs)
         folder = find_folder(name, kwargs)
         chosen = _class_of(folder)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ownbert.checks import known, maybe
 from ownbert.exceptions import InputError
 from ownbert.hf.tokenizers.batch_encoding import BatchEncoding
 
@@ -107,8 +108,7 @@ class CallOptions:
     def _check(self, pad_token: Any) -> None:
         if self.padding != "do_not_pad" and pad_token is None:
             raise InputError("padding needs a pad_token; set tokenizer.pad_token first")
-        if self.padding_side is not None and self.padding_side not in SIDES:
-            raise InputError(f"padding_side is {self.padding_side!r}; {' or '.join(SIDES)}")
+        maybe(known(*SIDES))("padding_side", self.padding_side)
         for name in ("max_length", "stride", "pad_to_multiple_of"):
             value = getattr(self, name)
             integer = hasattr(value, "__index__") and not isinstance(value, bool)

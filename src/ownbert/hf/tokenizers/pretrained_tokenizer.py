@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.hf.recognition import blank, recognized
 from ownbert.hf.tokenizers import special, training
@@ -104,8 +105,7 @@ class PreTrainedTokenizerFast:
         self.model_max_length: int = VERY_LARGE if limit is None else limit
         for name in ("padding_side", "truncation_side"):
             side = settings.get(name, getattr(self, name))
-            if side not in SIDES:
-                raise InputError(f"{name} is {side!r}; it is {' or '.join(SIDES)}")
+            known(*SIDES)(name, side)
             setattr(self, name, side)
         self.model_input_names = list(settings.get("model_input_names") or self.model_input_names)
         self.clean_up_tokenization_spaces = bool(settings.get("clean_up_tokenization_spaces"))

@@ -591,12 +591,8 @@ class Embedder:
 
     def _pooling(self, name: str | None) -> str:
         pooling = name or self.embedding_config.pooling
-        if pooling in POOLINGS:
-            return pooling
-        where = "" if name else f"{self.folder}: its "
-        raise InputError(
-            f"{where}pooling {pooling!r} is not known; use one of {', '.join(POOLINGS)}"
-        )
+        known(*POOLINGS)("pooling" if name else f"{self.folder}: pooling", pooling)
+        return pooling
 
     def _limit(self, max_length: int | None) -> int | None:
         """The maximum length, at most the model's limit."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch
+from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.inspect.observing import evaluating, require_layers
 from ownbert.nn.context import AsPacked
@@ -179,8 +180,7 @@ def class_number(model: Model, label: str) -> int:
     Raises:
         InputError: unknown label; the message lists the known ones.
     """
-    if label not in model.labels:
-        raise InputError(f"the model has no class {label!r}; one of {', '.join(model.labels)}")
+    known(*model.labels)("class", label)
     return model.labels.index(label)
 
 
