@@ -199,13 +199,13 @@ def _text_parts(
     if file.kind != "delimited":
         ends = _line_ends(rest, blank=file.kind == "txt")
         head_end = len(head) if file.kind == "jsonl" else 0
-        return _cut(number, ends, InputPart(number, 0, 0, head_end), rows)
+        return _cut(number, ends, rows, head_end=head_end)
     ends = _table_row_ends(file, rest)
     header = next(ends, None)
     if header is None:
         return []
     end, line_number, _ = header
-    return _cut(number, ends, InputPart(number, end, end, end, line_number), rows)
+    return _cut(number, ends, rows, start=end, head_end=end, line=line_number)
 
 
 def _line_ends(lines: Iterable[bytes], *, blank: bool) -> Iterator[_End]:
@@ -246,17 +246,20 @@ def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
         yield end, line, True
 
 
-def _cut(number: int, ends: Iterator[_End], first: InputPart, rows: int) -> list[InputPart]:
-    """Parts of ``rows`` rows, or fewer if the rows are long."""
+def _cut(
+    number: int, ends: Iterator[_End], rows: int, *, head_end: int, start: int = 0, line: int = 1
+) -> list[InputPart]:
+    """Parts of ``rows`` rows, or fewer if the rows are long; ``start`` and ``line`` are those of
+    the first row."""
     parts: list[InputPart] = []
-    start, end, line, count = first.start, first.start, first.line, 0
+    end, count = start, 0
     for end, next_line, is_row in ends:
         count += is_row
         if count == rows or (count and end - start >= _MOST_BYTES):
-            parts.append(InputPart(number, start, end, first.head_end, line))
+            parts.append(InputPart(number, start, end, head_end, line))
             start, line, count = end, next_line, 0
     if count:
-        parts.append(InputPart(number, start, end, first.head_end, line))
+        parts.append(InputPart(number, start, end, head_end, line))
     elif parts:
         parts[-1] = replace(parts[-1], end=end)
     return parts

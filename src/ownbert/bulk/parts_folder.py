@@ -58,24 +58,23 @@ class PartsFolder:
         if kind is False:
             raise InputError(f"{self.folder} is a file; the output is a folder")
         names = self.folder.names() if kind else []
-        before = None
-        for name in (MANIFEST, PLAN):
-            if name in names and self._resume and before is None:
-                before = self.folder.read_json(name)
-                refuse_other_run(self.folder, before, self._made_for, "choose another folder")
-                if name == MANIFEST:
-                    if type(before.get("rows")) is not int:
-                        raise InputError(self._damaged(MANIFEST))
-                    self.complete = before["rows"]
-                    return self
-        if before is None and {*names} - {LOCK}:
+        known = [name for name in (MANIFEST, PLAN) if self._resume and name in names]
+        if not known and {*names} - {LOCK}:
             raise InputError(
                 f"{self.folder} is not empty; continue a stopped run of the same command with "
                 "--resume, or choose another folder"
             )
+        saved = self.folder.read_json(known[0]) if known else {}
+        if known:
+            refuse_other_run(self.folder, saved, self._made_for, "choose another folder")
+        if MANIFEST in known:
+            if type(saved.get("rows")) is not int:
+                raise InputError(self._damaged(MANIFEST))
+            self.complete = saved["rows"]
+            return self
         self._reserve()
-        if before is not None:
-            self._read(before)
+        if known:
+            self._read(saved)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -160,7 +159,7 @@ class PartsFolder:
             Warnings.
         """
         assert self.plan is not None
-        warnings = self._agree()
+        warnings = self._unify_schemas()
         parts, first = [], dict.fromkeys((part.file for part in self.plan.values()), 0)
         files = [each["address"] for each in self._made_for["input"]]
         for name, part in self.plan.items():
@@ -175,7 +174,7 @@ class PartsFolder:
             self.folder.remove(name)
         return warnings
 
-    def _agree(self) -> list[str]:
+    def _unify_schemas(self) -> list[str]:
         """Rewrite parts so that all have the same schema and are one table; return warnings."""
         import pyarrow as pa
         import pyarrow.parquet as pq

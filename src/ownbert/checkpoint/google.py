@@ -82,10 +82,10 @@ def convert(
         )
     tensors = dict(_renamed(name, tensor) for name, tensor in theirs.items())
     require_finite(tensors, path)
-    tell = next((name for name in _ARCHITECTURES if name in tensors), None)
-    values["architectures"] = [_ARCHITECTURES[tell] if tell else "BertModel"]
-    if tell == "classifier.weight":
-        values["id2label"] = {str(i): f"LABEL_{i}" for i in range(len(tensors[tell]))}
+    marker = next((name for name in _ARCHITECTURES if name in tensors), None)
+    values["architectures"] = [_ARCHITECTURES[marker] if marker else "BertModel"]
+    if marker == "classifier.weight":
+        values["id2label"] = {str(i): f"LABEL_{i}" for i in range(len(tensors[marker]))}
     description = describe_config(values, config)
     if not description.pooler:  # Google's checkpoints have one, trained or not
         tensors = {name: t for name, t in tensors.items() if not name.startswith("bert.pooler.")}

@@ -31,6 +31,7 @@ BESIDE_WEIGHTS = (
     *(CONFIG, "generation_config.json", PROCESSOR, *TOKENIZER_FILES),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
+_LINEAR_ENDS = ("json", "safetensors")
 _PROGRAM = "model.pt2"  # written by torch.export
 _LISTED_MODULES = list_of(record({"path": maybe(text)}), most=100)
 _MEMBERS = record({"members": maybe(list_of(anything, most=1000))})
@@ -141,8 +142,9 @@ def _exported(folder: Path) -> Iterator[Path]:
     """Files written by ``ownbert export``, in their own folder or beside the weights."""
     yield from _existing(folder, (PARITY, CRF, _PROGRAM))
     for kind in KINDS.values():
-        names = [PARITY, CRF, kind.file, *kind.data]
-        yield from _existing(folder, [*names[2:], *(f"{kind.folder}/{name}" for name in names)])
+        files = [kind.file, *kind.data]
+        inside_folder = [f"{kind.folder}/{name}" for name in (PARITY, CRF, *files)]
+        yield from _existing(folder, [*files, *inside_folder])
 
 
 def _members(folder: Path) -> Iterator[Path]:
@@ -165,6 +167,3 @@ def _linear(folder: Path) -> Iterator[Path]:
     if settings.get("beside") and isinstance(view, str) and Path(view).name == view:
         other = Path("../..", view)  # same path as in LinearView.load
         yield from _existing(folder, [other / f"{LINEAR}.{end}" for end in _LINEAR_ENDS])
-
-
-_LINEAR_ENDS = ("json", "safetensors")

@@ -18,7 +18,7 @@ from ownbert.views.linear_view import reading_linear, save_linear
 # maximum number of pieces.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
 # Pieces between checks of the time limit.
-_TOGETHER = 2048
+_BLOCK = 2048
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
     pieces = [_pieces(text) for text in texts]
     all_pieces = [piece for row_pieces in pieces for piece in row_pieces]
     parts = []
-    for start in range(0, len(all_pieces), _TOGETHER):
+    for start in range(0, len(all_pieces), _BLOCK):
         check_time()
-        parts.append(embedder.encode(all_pieces[start : start + _TOGETHER]))
+        parts.append(embedder.encode(all_pieces[start : start + _BLOCK]))
     vectors = np.concatenate(parts)
     ends = np.cumsum([len(row_pieces) for row_pieces in pieces])
     sums = np.add.reduceat(vectors, np.concatenate([[0], ends[:-1]]), axis=0)

@@ -22,8 +22,8 @@ from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, rows_without_features
 from ownbert.views.linear_view import LinearView
 
-# Rows between checks of the time limit, if all rows are wanted and if some are.
-_TOGETHER, _BETWEEN_LOOKS = 512, 64
+# Rows between checks of the time limit, in ``score_all`` and in ``score_until``.
+_BLOCK, _SMALL_BLOCK = 512, 64
 
 
 class Members:
@@ -107,7 +107,7 @@ def score_until(
         OutOfTime: the time limit has passed.
     """
     start, scores, rest = time.monotonic(), [], iter(rows)
-    while block := list(islice(rest, _BETWEEN_LOOKS)):
+    while block := list(islice(rest, _SMALL_BLOCK)):
         check_time()
         scores.append(scorer(block))
         if time.monotonic() - start > seconds:
@@ -122,7 +122,7 @@ def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]
         OutOfTime: the time limit has passed, if there is one.
     """
     scores = []
-    for block in blocks(rows, rows=_TOGETHER, size=characters):
+    for block in blocks(rows, rows=_BLOCK, size=characters):
         check_time()
         scores.append(scorer(block))
     return np.concatenate(scores)

@@ -34,8 +34,8 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
-# Options that files of earlier versions also record.
-_FIRST = ("top", "threshold", "probabilities")
+# Options that are recorded even if they are not given, as in files of earlier versions.
+_RECORDED = ("top", "threshold", "probabilities")
 
 
 @reads_encoding
@@ -283,7 +283,7 @@ class RowPredictions:
             "model": weights,
             "columns": asdict(self._columns),
             "precision": opened.precision,
-            "options": {k: v for k, v in asdict(self._options).items() if k in _FIRST or v},
+            "options": {k: v for k, v in asdict(self._options).items() if k in _RECORDED or v},
             **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }
 
@@ -366,10 +366,11 @@ def evaluate(
     try:
         predictor = open_folder(folder, compute, columns=columns)
     except NoTaskHead as error:
-        similarity, found = _similarity(folder, data, columns), [error.description]
+        similarity, described = _similarity(folder, data, columns), [error.description]
         if similarity is None:
             raise
-        predictor = Networks(model_folder(folder), found, compute.settled(found), task=similarity)
+        settled = compute.settled(described)
+        predictor = Networks(model_folder(folder), described, settled, task=similarity)
     task = predictor.task
     rows = read_labelled_rows(task, data, folder)
     say_each((f"note: {line}" for line in task.notes_on_rows()), say)

@@ -23,7 +23,7 @@ Compute = Callable[[list[Any]], Sequence[Any]]
 # Weight of the last batch in the running average of the speed.
 _LAST = 0.2
 # Requests resumed in one turn of the event loop: each takes about a millisecond.
-_TOGETHER = 8
+_REQUESTS_PER_TURN = 8
 
 
 @dataclass(eq=False)
@@ -224,7 +224,7 @@ class Turns:
         await turn
 
     def _release_next(self) -> None:
-        for _ in range(min(_TOGETHER, len(self._waiting))):
+        for _ in range(min(_REQUESTS_PER_TURN, len(self._waiting))):
             turn = self._waiting.popleft()
             if not turn.done():  # cancelled
                 turn.set_result(None)

@@ -20,7 +20,7 @@ _UNSPACED = (
 )
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _WORD = re.compile(r"\w+|[^\w\s]")
-_BLANKS_APART = re.compile(r"\S+")
+_NON_SPACES = re.compile(r"\S+")
 _CHARACTER_OR_REST = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 # The end of a Korean syllable that is written as separate letters, and joiners inside words.
@@ -79,7 +79,7 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
 @cache
 def _pattern(kind: str) -> re.Pattern[str]:
     if kind != "marked":
-        return {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
+        return {"ids": _NON_SPACES, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
     letters, inside = rf"[^\W{_UNSPACED}]", rf"(?![\0-\u02ff])[{marks()}{_JOINERS}]+"
     return re.compile(rf"[{_UNSPACED}]|{letters}+(?:{inside}{letters}*)*|[^\w\s]")
 

@@ -9,7 +9,7 @@ from ownbert.cli.options import Device, Encoding, Network, TextColumns
 from ownbert.cli.recipe_options import settings_command
 from ownbert.terminal import echo, say
 
-# Most answers to evaluate; each takes several hundred forward passes.
+# Maximum number of predictions; each takes several hundred forward passes.
 _MOST_ROWS = 100_000
 
 
@@ -45,7 +45,7 @@ def faithfulness(
 
     Example: ownbert faithfulness runs/clf dev.csv --rows 200 -o faithful.png
     """
-    import json as json_module
+    from json import dumps
 
     from ownbert.figures import figure_class
     from ownbert.inspect.explain.faithfulness import USUAL, best_method, faithfulness_table
@@ -58,7 +58,7 @@ def faithfulness(
     how = {"device": device, "network": network, **columns.settings()}
     curves = measure(folder, file, methods=chosen, rows=rows, **how)
     if json:
-        echo(json_module.dumps({name: each.row() for name, each in curves.items()}))
+        echo(dumps({name: each.row() for name, each in curves.items()}))
     else:
         for line in faithfulness_table(curves):
             echo(line)

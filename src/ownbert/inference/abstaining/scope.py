@@ -20,7 +20,7 @@ _SHRINKAGE = 0.1
 # Minimum variance in all directions together; that of unit vectors is at most 1.
 _LEAST_VARIANCE = 1e-3
 # Texts compared at a time, and the inverse regularisation strength.
-_TOGETHER, _STRENGTH = 256, 1.0
+_BLOCK, _STRENGTH = 256, 1.0
 # Folds of labels; and of rows: ten, or up to this number divided by the number of texts (or the
 # vector size), because leaving out a tenth of few texts changes the distances of the others.
 _LABEL_FOLDS, _ROW_FOLDS, _FEW = 5, 10, 20_000
@@ -96,9 +96,9 @@ class Scope:
     def features(self, vectors: np.ndarray) -> np.ndarray:
         """Features (N, F) of unit vectors (N, D)."""
         near, isolation = np.empty(len(vectors)), np.empty(len(vectors))
-        for start in range(0, len(vectors), _TOGETHER):
+        for start in range(0, len(vectors), _BLOCK):
             check_time()
-            block = slice(start, start + _TOGETHER)
+            block = slice(start, start + _BLOCK)
             alike = vectors[block] @ self.vectors.T
             near[block] = self._near(alike)
             count = min(_NEIGHBOURS, alike.shape[1])
@@ -171,9 +171,9 @@ class Scope:
 def _densities(vectors: np.ndarray) -> np.ndarray:
     """The mean similarity (M) of each vector (M, D) to its nearest neighbours."""
     densities, count = np.zeros(len(vectors)), max(1, min(_NEIGHBOURS, len(vectors) - 1))
-    for start in range(0, len(vectors), _TOGETHER):
+    for start in range(0, len(vectors), _BLOCK):
         check_time()
-        alike = vectors[start : start + _TOGETHER] @ vectors.T
+        alike = vectors[start : start + _BLOCK] @ vectors.T
         rows = np.arange(len(alike))
         alike[rows, start + rows] = -1
         densities[start + rows] = np.partition(alike, -count, axis=1)[:, -count:].mean(1)

@@ -31,21 +31,15 @@ from ownbert.tables.memory import parse_object
 
 Item = TypeVar("Item")
 
-# Manifest keys that must be equal in all parts, with their names in messages.
-_COMMON = {
-    "model": "model",
-    "input_digest": "input",
-    "input_rows": "input",
-    "columns": "columns",
-    "precision": "precision",
-    "options": "options",
-}
-# Manifest keys that differ between parts.
+# Manifest keys that have another name in messages.
+_TITLES = {"input_digest": "input", "input_rows": "input"}
+# Manifest keys that may differ between parts.
 _OWN = ("shard", "rows", "bytes", "sha256")
 # Maximum number of missing parts named in a message.
 _NAMED = 5
 # Rows of each matrix in memory at a time.
 _ROWS = 1024
+_NOT_FINITE = "a vector contains a value that is not finite"
 
 
 def merge(
@@ -83,10 +77,9 @@ def merge(
     allow_open_files(len(part_files))
     ending = split_ending(output)[1].lower()
     join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
-    shown = progress or (lambda count: None)
     with atomic_path(output) as temporary:
-        group = [_Part(part, m["rows"]) for part, m in zip(part_files, manifests, strict=True)]
-        count = join(group, temporary, ending, shown)
+        checked = [_Part(part, m["rows"]) for part, m in zip(part_files, manifests, strict=True)]
+        count = join(checked, temporary, ending, progress or (lambda count: None))
         if count != manifests[0]["input_rows"]:
             raise InputError(
                 f"the parts of {output} have {count:,} rows, but the input has "
@@ -161,18 +154,16 @@ def _require_same_run(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]
             raise InputError(
                 f"{manifest_path(part)} is not the manifest of this part; run its shard again"
             )
-        keys = [*_COMMON, *(k for k in {**first, **manifest} if k not in (*_COMMON, *_OWN))]
-        for key in keys:
-            if manifest.get(key) != first.get(key):
+        for key in {**first, **manifest}:
+            if key not in _OWN and manifest.get(key) != first.get(key):
                 if key == "precision" and isinstance(first.get(key), str):
                     raise InputError(
                         f"{part.name} and {parts[0].name} cannot be joined because they differ "
                         f"in: precision; run the first again with --precision {first[key]}"
                     )
-                what = _COMMON.get(key, key)
                 raise InputError(
                     f"{part.name} and {parts[0].name} cannot be joined because they differ in: "
-                    f"{what}; run one of them again"
+                    f"{_TITLES.get(key, key)}; run one of them again"
                 )
 
 
@@ -345,9 +336,6 @@ def _matrix(part: _Part) -> Any:
     if matrix.offset + matrix.nbytes != part.path.stat().st_size:
         raise part.mismatch("its size does not match its matrix")
     return matrix
-
-
-_NOT_FINITE = "a vector contains a value that is not finite"
 
 
 def _size_mismatch(size: int, first: int) -> str:

@@ -23,7 +23,7 @@ from ownbert.files.json_files import read_json, write_json
 Item = TypeVar("Item")
 
 FORMAT = 1
-_WRITTEN = re.compile(r"(\d{1,9})/(\d{1,9})")
+_NOTATION = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,18 @@ def as_shard(given: Any) -> Shard | None:
     """
     if given is None or isinstance(given, Shard):
         return given
-    if isinstance(given, str) and (match := _WRITTEN.fullmatch(given.strip())):
+    if isinstance(given, str) and (match := _NOTATION.fullmatch(given.strip())):
         return Shard(int(match[1]), int(match[2]))
-    both = list(given) if isinstance(given, tuple | list) else []
-    if len(both) == 2 and all(type(each) is int for each in both):
-        return Shard(*both)
+    if isinstance(given, tuple | list) and [type(each) for each in given] == [int, int]:
+        return Shard(*given)
     raise InputError(
         f"shard is {in_short(given)}; give its number and the number of shards, such as 3/16"
     )
 
 
 def part_of(output: str | Path | None, shard: Any) -> tuple[Path | None, "DealtRows | None"]:
-    """The file that a shard (as of ``as_shard``) of an output writes, and its rows; without a shard
-    the output itself, if any, and None for all rows.
+    """The file that a shard of an output writes, and its rows; without a shard the output itself,
+    if any, and None for all rows. ``shard`` is a value that ``as_shard`` accepts.
 
     Raises:
         InputError: there is no such shard, or no output, or its manifest is a file of another kind.

@@ -44,8 +44,6 @@ NAMES = {
     "down": "layers squeezed",
     "up": "gates",
 }
-
-
 # Names of modules that a stack may have besides embeddings and blocks.
 _BESIDE = {
     "buckets": "buckets of distances",
@@ -197,6 +195,5 @@ def _shape(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _label(path: str) -> str:
-    numbers = iter(re.findall(r"\d+", path))
-    known = NAMES.get(re.sub(r"\d+", "#", path), re.sub(r"\d+", "#", path))
-    return re.sub("#", lambda _: next(numbers), known)
+    numbers, pattern = iter(re.findall(r"\d+", path)), re.sub(r"\d+", "#", path)
+    return re.sub("#", lambda _: next(numbers), NAMES.get(pattern, pattern))

@@ -7,12 +7,12 @@ from pydantic import FailFast
 T = TypeVar("T")
 
 
-class _FirstMistake(FailFast):
+class _FailFast(FailFast):
     """pydantic's FailFast, hashable for lists in a union."""
 
     def __hash__(self) -> int:
         return hash(self.fail_fast)
 
 
-# Validation stops at the first error: describing a hundred thousand takes seconds.
-Several = Annotated[list[T], _FirstMistake()]
+# A list whose validation stops at the first error: describing a hundred thousand takes seconds.
+Several = Annotated[list[T], _FailFast()]

@@ -22,7 +22,7 @@ from ownbert.tasks.task import ranked
 from ownbert.text.tokenizer import Tokenizer
 
 # Tokens serialised to JSON in one call, which blocks other threads.
-_TOGETHER = 500
+_TOKENS_PER_CALL = 500
 # What ``/info`` says of each model, beside the fields of this API.
 _ABOUT = ("name", "task", "pipeline", "operations", "pair", "explains", "labels")
 
@@ -257,7 +257,7 @@ def _tokens(tokenizer: Tokenizer, texts: list[str], special: bool, most: int) ->
         places = zip(ids.tolist(), offsets.tolist(), strict=True)
         spans = (between(text, index, *place) for index, place in places)
         rows, written = chain(mark(first), spans, mark(last)), []
-        while some := list(islice(rows, _TOGETHER)):
+        while some := list(islice(rows, _TOKENS_PER_CALL)):
             written.append(to_json(some)[1:-1])
         found.append(b"[" + b",".join(written) + b"]")
     return b"[" + b",".join(found) + b"]"
