@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # C0 controls except tab and line feed, C1 controls (0x9b starts an escape sequence), separators,
 # bidirectional overrides (Trojan Source, CVE-2021-42574), and surrogates, which cannot be encoded.
-_OBEYED = re.compile(
+_CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
     Printed JSON stays valid, since JSON has the same escapes.
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def echo(text: str = "", *, err: bool = False, end: str = "\n", flush: bool = False) -> None:

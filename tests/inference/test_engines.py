@@ -21,7 +21,7 @@ from ownbert.exceptions import InputError
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import KINDS, PARITY
-from ownbert.inference.exported_network import FEW_TOKENS, PLACES, groups_by_length
+from ownbert.inference.exported_network import ENGINE_POSITIONS, FEW_TOKENS, groups_by_length
 from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
@@ -321,14 +321,14 @@ def test_metrics_count_the_padding_of_engines(exported: Path):
     def share() -> float:
         return Metrics(lambda: 0, lambda: 0).registry.get_sample_value("ownbert_padding_share")
 
-    tokens, padding = PLACES["tokens"], PLACES["padding"]
+    tokens, padding = ENGINE_POSITIONS["tokens"], ENGINE_POSITIONS["padding"]
     texts = ["a", "a b c"]
     Predictor(exported / "classifier")(texts)
-    assert (PLACES["tokens"], PLACES["padding"]) == (tokens, padding)
+    assert (ENGINE_POSITIONS["tokens"], ENGINE_POSITIONS["padding"]) == (tokens, padding)
     Predictor(exported / "onnx")(texts)
-    assert PLACES["tokens"] - tokens == 3 + 5
-    assert PLACES["padding"] - padding == 2
-    assert share() == PLACES["padding"] / PLACES.total() > 0
+    assert ENGINE_POSITIONS["tokens"] - tokens == 3 + 5
+    assert ENGINE_POSITIONS["padding"] - padding == 2
+    assert share() == ENGINE_POSITIONS["padding"] / ENGINE_POSITIONS.total() > 0
 
 
 def test_groups_have_little_padding_and_every_sequence_once():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ownbert.inference.exported_network import PLACES
+from ownbert.inference.exported_network import ENGINE_POSITIONS
 from support.forks import ForkedCommand
 
 _SECONDS = 180
@@ -64,7 +64,7 @@ def served(*arguments: object, env: Mapping[str, str] | None = None) -> Iterator
 
     import ownbert.serve.app  # noqa: F401
 
-    PLACES.clear()  # what engines have computed here is not the server's
+    ENGINE_POSITIONS.clear()  # what engines have computed here is not the server's
     process = ForkedCommand("serve", *arguments, "--port", 0, env=env)
     try:
         end = time.monotonic() + _SECONDS

@@ -10,7 +10,7 @@ import pytest
 
 from ownbert.exceptions import InputError
 from ownbert.text.subword import bpe_backend
-from ownbert.text.text_parts import PART, TOGETHER, parts_of, places_to_cut
+from ownbert.text.text_parts import BATCH, PART, parts_of, places_to_cut
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import Abandoned, wanted_until
 from support import tokenizer_folders
@@ -94,10 +94,10 @@ def test_work_that_is_given_up_stops():
     given_up = threading.Event()
 
     with wanted_until(given_up):
-        assert len(tokenizer.encode("a " * TOGETHER)) == TOGETHER
+        assert len(tokenizer.encode("a " * BATCH)) == BATCH
         given_up.set()
         with pytest.raises(Abandoned):
-            tokenizer.encode("a " * TOGETHER)
+            tokenizer.encode("a " * BATCH)
     assert tokenizer.encode("a")
 
 

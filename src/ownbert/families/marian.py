@@ -112,13 +112,13 @@ def _stack(name: str) -> tuple[Rule, ...]:
 
 # In checkpoints, the bias of the logits is a separate tensor.
 _BIAS = "heads.generator.projection.bias", "final_logits_bias"
-_SHARED = (
+_SHARED_TABLE = (
     Rename("encoder.embeddings.word.weight", "model.shared.weight"),
     Tie("model.encoder.embed_tokens.weight", "model.shared.weight"),
     Tie("model.decoder.embed_tokens.weight", "model.shared.weight"),
     Tie("lm_head.weight", "model.shared.weight"),
 )
-_APART = (
+_SEPARATE_TABLES = (
     Rename("encoder.embeddings.word.weight", "model.encoder.embed_tokens.weight"),
     Rename("decoder.embeddings.word.weight", "model.decoder.embed_tokens.weight"),
     Rename("heads.generator.projection.weight", "lm_head.weight"),
@@ -139,7 +139,7 @@ def weight_map(
         (
             *written_out(_stack("encoder"), encoder),
             *written_out(_stack("decoder"), decoder),
-            *(_SHARED if shared else _APART),
+            *(_SHARED_TABLE if shared else _SEPARATE_TABLES),
             Reshape(*_BIAS, lambda _: (words,), lambda _: (1, words)),
         )
     )

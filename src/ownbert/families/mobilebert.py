@@ -23,7 +23,7 @@ from ownbert.families.mapping.weight_map import Fuse, Make, Rename, Rule, Weight
 
 _BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."
 _TABLES = "mobilebert.embeddings."
-_FURTHER, _LAST = _BLOCK + "feed_forwards.{f}.", _BLOCK + "feed_forwards.{last}."
+_NETWORKS, _LAST_NETWORK = _BLOCK + "feed_forwards.{f}.", _BLOCK + "feed_forwards.{last}."
 _HEAD = "cls.predictions."
 
 
@@ -57,12 +57,12 @@ def _block_rules() -> tuple[Rule, ...]:
         Rename(_BLOCK + "narrow.norm", _LAYER + "bottleneck.input.LayerNorm"),
         Rename(_BLOCK + "narrow_attention.dense", _LAYER + "bottleneck.attention.dense"),
         Rename(_BLOCK + "narrow_attention.norm", _LAYER + "bottleneck.attention.LayerNorm"),
-        Rename(_FURTHER + "network.up", _LAYER + "ffn.{f}.intermediate.dense"),
-        Rename(_FURTHER + "network.down", _LAYER + "ffn.{f}.output.dense"),
-        Rename(_FURTHER + "norm", _LAYER + "ffn.{f}.output.LayerNorm"),
-        Rename(_LAST + "network.up", _LAYER + "intermediate.dense"),
-        Rename(_LAST + "network.down", _LAYER + "output.dense"),
-        Rename(_LAST + "norm", _LAYER + "output.LayerNorm"),
+        Rename(_NETWORKS + "network.up", _LAYER + "ffn.{f}.intermediate.dense"),
+        Rename(_NETWORKS + "network.down", _LAYER + "ffn.{f}.output.dense"),
+        Rename(_NETWORKS + "norm", _LAYER + "ffn.{f}.output.LayerNorm"),
+        Rename(_LAST_NETWORK + "network.up", _LAYER + "intermediate.dense"),
+        Rename(_LAST_NETWORK + "network.down", _LAYER + "output.dense"),
+        Rename(_LAST_NETWORK + "norm", _LAYER + "output.LayerNorm"),
         Rename(_BLOCK + "widen", _LAYER + "output.bottleneck.dense"),
         Rename(_BLOCK + "widen_norm", _LAYER + "output.bottleneck.LayerNorm"),
     )

@@ -18,7 +18,7 @@ from ownbert.train.watch.metric_names import shown_name
 # Minimum rows for a meaningful metric, and maximum rows to compare.
 _LEAST_ROWS, MOST_ROWS = 50, 1000
 # Required share of equal predictions, and maximum difference of the metric.
-_SAME, _METRIC = 0.99, 0.003
+_EQUAL_SHARE, _METRIC_TOLERANCE = 0.99, 0.003
 
 
 def check_answers(
@@ -55,7 +55,7 @@ def check_answers(
     decided = [task.decide_each(scores, rows, data.notes) for scores in (raws, bfloat16_raws)]
     before, after = (task.score(rows, answers).values[metric] for answers in decided)
     measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
-    agree = abs(after - before) <= _METRIC
+    agree = abs(after - before) <= _METRIC_TOLERANCE
     if not task.discrete:
         finding = f"In bfloat16, {len(rows):,} dev rows have {measured}."
         return PrecisionCheck(ANSWERS, agree, finding)
@@ -64,4 +64,4 @@ def check_answers(
     finding = (
         f"In bfloat16, {same:,} of {len(rows):,} dev rows get the same prediction, with {measured}."
     )
-    return PrecisionCheck(ANSWERS, agree and same >= _SAME * len(rows), finding)
+    return PrecisionCheck(ANSWERS, agree and same >= _EQUAL_SHARE * len(rows), finding)

@@ -18,7 +18,7 @@ _EPOCHS_OF_FEW, _EPOCHS = 12, 4
 # Total rows of all epochs for a small model trained by the user, which benefits from longer
 # training: 12 instead of 4 epochs gained one point of macro-F1 with 7,000 rows and two of micro-F1
 # with 8,000 multi-label rows (docs/lab/fit.md).
-_ROWS_OF_OWN = 100_000
+_ROWS_OF_OWN_MODEL = 100_000
 # Minimum updates with few rows: with fewer, a new head hardly leaves its random initialisation.
 # Maximum epochs for reaching them.
 _FEWEST_STEPS, _MOST_EPOCHS = 200, 50
@@ -65,7 +65,7 @@ class DefaultSettings:
                 sampled.
         """
         if not self.few:
-            longer = _ROWS_OF_OWN // self.rows if self.own else 0
+            longer = _ROWS_OF_OWN_MODEL // self.rows if self.own else 0
             return max(_EPOCHS, min(_EPOCHS_OF_FEW, longer))
         epochs = max(_EPOCHS_OF_FEW, math.ceil(_FEWEST_STEPS / steps)) / seen
         return min(_MOST_EPOCHS, math.ceil(epochs))

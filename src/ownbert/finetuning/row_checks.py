@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ownbert.tasks.rows import Row, shortened
 
-_PLACES = 3
+_SHOWN_PLACES = 3
 _LABEL = 40  # maximum characters of a target in a message
 
 
@@ -142,7 +142,7 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
             labels = _is_label(first.target) and _is_label(row.target)
             if labels and split.answer(row) != split.answer(first):
                 count += 1
-                if len(pairs) < _PLACES:
+                if len(pairs) < _SHOWN_PLACES:
                     pairs.append(_describe_pair(split, first, row))
     if not count:
         return []
@@ -166,7 +166,7 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
         if first not in known:
             known[first] = {train.answer(train.rows[i]) for i in texts.groups.get(first, [first])}
         other += _is_label(row.target) and split.answer(row) not in known[first]
-        if len(pairs) < _PLACES:
+        if len(pairs) < _SHOWN_PLACES:
             pairs.append(f"{split.where(row)} and {train.where(train.rows[first])}")
     if not count:
         return []
@@ -206,5 +206,5 @@ def _describe_pair(split: LabelledSplit, one: Row, two: Row) -> str:
 
 
 def _join_places(places: Sequence[str], count: int | None = None) -> str:
-    more = ", ..." if (count or len(places)) > _PLACES else ""
-    return "; ".join(places[:_PLACES]) + more
+    more = ", ..." if (count or len(places)) > _SHOWN_PLACES else ""
+    return "; ".join(places[:_SHOWN_PLACES]) + more

@@ -30,7 +30,7 @@ from ownbert.views.linear_models import Targets
 LOG_LOSS = "log_loss"
 # A candidate that is better than the blend by this many standard errors is used alone. The standard
 # error is that of bootstrap samples: their number, fewer for more than _ROWS rows together.
-_SURE, _SAMPLES, _ROWS = 2.5, 60, 200_000
+_STANDARD_ERRORS, _SAMPLES, _ROWS = 2.5, 60, 200_000
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
 
@@ -154,7 +154,7 @@ class Comparison:
         samples = min(_SAMPLES, max(10, _ROWS // count))
         drawn = [rng.integers(0, count, count) for _ in range(samples)]
         gains = [self.value(own, rows) - self.value(self.blended, rows) for rows in drawn]
-        return gain > _SURE * float(np.std(gains))
+        return gain > _STANDARD_ERRORS * float(np.std(gains))
 
     def _chance(self, rows: int) -> float:
         """Upper bound of the standard error of a proportion over this many rows; 0 if the metric is

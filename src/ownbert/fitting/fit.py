@@ -56,7 +56,7 @@ _VECTORS, _MEANS = "vectors of the labelled texts", "a classifier of mean vector
 _GAINS, _OWN_NETWORK = "the gain of final models for label sets", "the network of the folder"
 _VOCABULARY = "words missing in the vocabulary of the network"
 # Everything that a run may write into the output folder.
-_WRITTEN = (
+_OUTPUT_FILES = (
     *(RECIPE, STATE, BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
     *(*REPORTS, *BESIDE_WEIGHTS),
 )
@@ -158,7 +158,7 @@ def fit_folder(
             f"{folder} already contains a model; continue with --resume, start over with "
             "--overwrite, or choose another folder"
         )
-    refuse_foreign(folder, _WRITTEN)
+    refuse_foreign(folder, _OUTPUT_FILES)
     given = (train, folder, dev, test, unlabelled, add, options)
     with writing(folder), checked_input(*given) as checked:
         run = Fit(checked, folder, quiet=quiet, debug=debug, started=started)

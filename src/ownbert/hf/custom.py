@@ -14,7 +14,7 @@ from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import Family
 from ownbert.hf.common import CommonModel, LoadArguments
 from ownbert.hf.configs import PretrainedConfig
-from ownbert.hf.pretrained import PreTrainedModel, written_over
+from ownbert.hf.pretrained import PreTrainedModel, skip_initialisation
 from ownbert.hf.weights.states import initialise, other_shapes
 
 
@@ -60,7 +60,7 @@ class CustomModel(CommonModel):
         cls, given: LoadArguments, positional: Sequence[Any]
     ) -> tuple[Any, dict[str, Any]]:
         """Load the folder's tensors whose names exist in this model; at least one must."""
-        with written_over():
+        with skip_initialisation():
             model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)
         state = model.state_dict()

@@ -32,7 +32,7 @@ from ownbert.nn.output_heads import MaskedLMHead
 from ownbert.nn.undrawn import Undrawn, shapes_alone
 
 # Accepted by every forward pass, in addition to the arguments of its signature.
-_FURTHER = {
+_COMMON_ARGUMENTS = {
     *("past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"),
     *("output_attentions", "output_hidden_states", "return_dict"),
 }
@@ -42,11 +42,11 @@ _HOOKS = [
 ]
 # Context for creating a model whose weights will be overwritten.
 _Made = Callable[[], AbstractContextManager[Any]]
-_WRITTEN_OVER = ContextVar[_Made]("written_over", default=nullcontext)
+_INITIALISATION = ContextVar[_Made]("skip_initialisation", default=nullcontext)
 
 
 @contextmanager
-def written_over(made: _Made = Undrawn) -> Iterator[None]:
+def skip_initialisation(made: _Made = Undrawn) -> Iterator[None]:
     """A context in which new models skip initialisation, because a folder's weights are copied.
 
     Layers added by a subclass are initialised, since the folder may lack them.
@@ -54,11 +54,11 @@ def written_over(made: _Made = Undrawn) -> Iterator[None]:
     Args:
         made: ``shapes_alone`` if no subclass may read the weights meanwhile.
     """
-    token = _WRITTEN_OVER.set(made)
+    token = _INITIALISATION.set(made)
     try:
         yield
     finally:
-        _WRITTEN_OVER.reset(token)
+        _INITIALISATION.reset(token)
 
 
 def _with_signature(function: Callable[..., Any], shown: inspect.Signature) -> Callable[..., Any]:
@@ -112,7 +112,7 @@ class PreTrainedModel(CommonModel):
         self.config = config
         self.num_labels = config.num_labels
         self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
-        with _WRITTEN_OVER.get()():
+        with _INITIALISATION.get()():
             self.model = model or self._new_model()
             if model is None:
                 self._initialize_heads()
@@ -187,7 +187,7 @@ class PreTrainedModel(CommonModel):
             )
         known = self.arguments.parameters
         more = {name: kwargs.pop(name) for name in kwargs.keys() - known.keys()}
-        refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, known)
+        refuse(f"{type(self).__name__}.forward", more.keys() - _COMMON_ARGUMENTS, known)
         try:
             given = {**self.arguments.bind(*args, **kwargs).arguments, **more}
         except TypeError as error:
@@ -439,7 +439,7 @@ class PreTrainedModel(CommonModel):
             cls._require_blocks(description, tensors, path)
         # Mismatched tensors keep their initial values, and subclasses may read weights.
         plain = not given.mismatched and is_own(cls)
-        with written_over(shapes_alone if plain else Undrawn):
+        with skip_initialisation(shapes_alone if plain else Undrawn):
             model = cls(given.config, *positional, **given.further)
         info = model._fill(description, tensors, path, mismatched=given.mismatched)
         model._read_generation(given.folder)

@@ -39,7 +39,7 @@ _MOST_PLACES = 4096
 # single text it always is (docs/deployment.md).
 FEW_TOKENS = 48
 # Totals of this process: tokens and padding positions run by engines.
-PLACES = Counter(tokens=0, padding=0)
+ENGINE_POSITIONS = Counter(tokens=0, padding=0)
 _CRF = record(dict.fromkeys(("transitions", "start_transitions", "end_transitions"), anything))
 
 
@@ -188,7 +188,7 @@ class ExportedNetwork:
         path = self.exported.path
         mask = inputs["attention_mask"]
         tokens = int(mask.sum())
-        PLACES.update(tokens=tokens, padding=mask.size - tokens)
+        ENGINE_POSITIONS.update(tokens=tokens, padding=mask.size - tokens)
         try:
             outputs = self._run(inputs)
         except Exception as error:

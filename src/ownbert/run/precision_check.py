@@ -20,9 +20,9 @@ _COSINE = 0.999
 # Minimum and maximum number of compared texts, and maximum number of their tokens.
 _LEAST_TEXTS, MOST_TEXTS, _MOST_TOKENS = 10, 256, 16_384
 COMMANDS = "The commands `ownbert predict` and `evaluate`"
-_TAKE = "bfloat16 if the processor supports it."
+_BFLOAT16 = "bfloat16 if the processor supports it."
 # Sentence in the card of an ensemble.
-EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} use {_TAKE}"
+EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} use {_BFLOAT16}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PrecisionCheck:
     def sentences(self) -> str:
         """The sentences for the model card."""
         ending = "s" if self.commands.startswith("The command ") else ""
-        does = f"use{ending} {_TAKE}" if self.agree else f"use{ending} float32."
+        does = f"use{ending} {_BFLOAT16}" if self.agree else f"use{ending} float32."
         return f"{self.finding} {self.commands} {does}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # Seconds between checks of all connections.
-_SWEEP = 1.0
+_SWEEP_SECONDS = 1.0
 # Maximum bytes of responses that clients have not read yet.
 _MOST_UNREAD = 1 << 28
 
@@ -74,7 +74,7 @@ class Bounds:
         """
         self.connections = connections
         while True:
-            await asyncio.sleep(_SWEEP)
+            await asyncio.sleep(_SWEEP_SECONDS)
             self._close_unread()
             now = time.monotonic()
             for each in list(connections):

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from ownbert.inference.exported_network import PLACES
+from ownbert.inference.exported_network import ENGINE_POSITIONS
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
@@ -44,7 +44,9 @@ class Metrics:
             "Share of padding in the tokens computed by engines; packed batches have none.",
             **about,
         )
-        self.padding.set_function(lambda: PLACES["padding"] / max(1, PLACES.total()))
+        self.padding.set_function(
+            lambda: ENGINE_POSITIONS["padding"] / max(1, ENGINE_POSITIONS.total())
+        )
 
     def on_batch(self, tokens: int, seconds: float) -> None:
         """Count a batch."""

@@ -12,7 +12,7 @@ from ownbert.tables.labels import text_list
 from ownbert.tables.tables import as_text
 
 # The start of a list, which no text with bracketed words has.
-_HALF_A_LIST = re.compile(r"""\[\s*['"].*['"]\s*,""", re.DOTALL)
+_LIST_START = re.compile(r"""\[\s*['"].*['"]\s*,""", re.DOTALL)
 
 # Tags of the words by column: F tuples of W.
 Cells = tuple[tuple[str, ...], ...]
@@ -49,7 +49,7 @@ def is_written_list(value: Any) -> bool:
         return False
     items = text_list(value)
     if items is None:
-        return _HALF_A_LIST.match(value.strip()) is not None
+        return _LIST_START.match(value.strip()) is not None
     return len(items) != 1 or isinstance(items[0], str)
 
 

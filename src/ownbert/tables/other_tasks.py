@@ -17,7 +17,7 @@ from ownbert.tables.columns import (
 from ownbert.tables.tables import Source, columns
 
 _ROWS = 20  # rows that are compared
-_WHAT = {
+_DATA = {
     "answer": "questions with answers in a text",
     "choose": "choices for a prompt",
     "tag": "words with tags",
@@ -34,7 +34,7 @@ def refuse_other_tasks(path: Source, given: ColumnNames) -> None:
     for task, find in (("tag", _words), ("choose", _choices), ("answer", _questions)):
         if used := find(sample, label):
             raise InputError(
-                f"{path}: the columns {', '.join(used)} look like {_WHAT[task]}: ownbert finetune "
+                f"{path}: the columns {', '.join(used)} look like {_DATA[task]}: ownbert finetune "
                 f"{task}; to use fit all the same, give --task classify"
             )
 

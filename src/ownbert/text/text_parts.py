@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 # Characters per part, and in all parts that are encoded together: results of the tokenizers library
 # take a hundred bytes per token.
-PART, TOGETHER = 1 << 14, 1 << 19
+PART, BATCH = 1 << 14, 1 << 19
 # A blank between word characters. Special tokens that absorb blanks do not begin or end with these.
 _BLANK, _LINE_FEED = r"(?<=\w)(?= \w)", r"(?<=\w)(?=\n\w)"
 _CHINESE = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
@@ -71,8 +71,8 @@ def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> I
 
 
 def together(parts: Iterable[tuple[T, str]]) -> Iterator[list[tuple[T, str]]]:
-    """Group pairs of a key and a part into lists of about ``TOGETHER`` characters."""
-    return grouped(parts, TOGETHER, lambda pair: len(pair[1]))
+    """Group pairs of a key and a part into lists of about ``BATCH`` characters."""
+    return grouped(parts, BATCH, lambda pair: len(pair[1]))
 
 
 def grouped(items: Iterable[T], size: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:

@@ -39,7 +39,7 @@ from ownbert.unlabelled.word_counts import WordCounts
 from ownbert.views.tokens import KINDS
 
 INDEX, ROWS = "index.json", "rows.arrow"
-WAYS = ("hybrid", "vectors", "words")
+RANKINGS = ("hybrid", "vectors", "words")
 # Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion", section 2: the constant of the sum;
 # and the depth of the rankings used.
 _RRF, _DEPTH = 60, 1000
@@ -206,7 +206,7 @@ class Index:
             InputError: an argument is invalid, or the model has changed.
         """
         between(1, limits.COUNT, "[]")("top_k", top_k)
-        known(*WAYS)("search by", by)
+        known(*RANKINGS)("search by", by)
         single = isinstance(queries, str)
         query_list: list[Any] = [queries]
         if not single and is_list(queries):

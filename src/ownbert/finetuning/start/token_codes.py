@@ -21,7 +21,7 @@ CODE, SEED = 32, 3024
 # Sines and cosines of positions, two channels for each frequency.
 FREQUENCIES = 16
 # Copies of one value: dropout could remove a single channel.
-_ALIKE = {"constant": 6, "mark": 4, "share": 4}
+_COPIES = {"constant": 6, "mark": 4, "share": 4}
 # Size of the values, relative to those of the other channels. Ballast is larger: the larger the
 # values that all tokens share, the less LayerNorm's divisor varies between tokens. Even larger ones
 # would make 8-bit integers round the other channels too much. No weight reads the ballast, because
@@ -59,7 +59,7 @@ class CodeChannels:
         damped, paired = self.damped, self.paired
         names = ("constant",) * (damped or paired) + ("mark", "share") * damped
         widths = {"own": CODE} if names else {}
-        widths |= {name: _ALIKE[name] for name in names}
+        widths |= {name: _COPIES[name] for name in names}
         widths |= {"before": CODE, "place": 2 * FREQUENCIES} if paired else {}
         return widths | {"ballast": _BALLAST * damped + self.unused // 2 * 2}
 

@@ -48,7 +48,7 @@ _SIZE = 0.3
 _POOLED = 2.0
 # Factor of the scores in the new heads, divided out after them: an int8 copy has one scale for all
 # heads.
-_CARRIED = 8.0
+_SCORE_FACTOR = 8.0
 # Inverse weight of the penalty, for rows of length 1.
 _STRENGTH = 10.0
 # Steps of the regression, which is stopped before it converges, because it would then fit noise
@@ -419,8 +419,8 @@ def _add_scores(wide: Model, hidden: int, tokens: Tensor, readout: Tensor, zero:
     block: Any = wide.encoder.blocks[-1]
     identity = torch.eye(wide.config.hidden_size - hidden)
     # With queries and keys of zero, the new heads attend to all tokens equally.
-    block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = _CARRIED * identity
-    block.attention.output.weight[hidden:, hidden:] = identity / _CARRIED
+    block.attention.qkv.weight.chunk(3)[2][hidden:, hidden:] = _SCORE_FACTOR * identity
+    block.attention.output.weight[hidden:, hidden:] = identity / _SCORE_FACTOR
     pooler: Any = wide.pooler
     pooler.dense.weight[hidden:, hidden:] = _POOLED * identity
     head: Any = wide.heads["classification"]

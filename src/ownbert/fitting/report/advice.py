@@ -1,11 +1,11 @@
 """Conclusions from the numbers, in plain language: the headline and the next steps."""
 
 from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report, shown_spread
-from ownbert.fitting.report.drift import APART
+from ownbert.fitting.report.drift import DIFFERENT_KIND
 from ownbert.fitting.report.learning_curve import LearningCurve
 
 # Thresholds below which a difference is not mentioned, or a number supports no conclusion.
-WORTH_A_GAIN = 0.005  # in the score
+LEAST_GAIN = 0.005  # in the score
 FEW_ROWS = 20  # training rows of a class
 WEAK_F1 = 0.5
 MANY_ERRORS = 0.005  # share of the held-out rows
@@ -81,7 +81,7 @@ def metric_name(metric: str) -> str:
 def can_rise(report: Report) -> bool:
     """Whether the score is far enough below its upper bound for a gain to be worth mentioning."""
     highest = 0.0 if report.lower else 1.0
-    return highest - report.worth(report.winner) >= WORTH_A_GAIN
+    return highest - report.worth(report.winner) >= LEAST_GAIN
 
 
 def share_contradicted(report: Report) -> float:
@@ -192,7 +192,7 @@ def _linear_is_enough(report: Report) -> list[Advice]:
         return []
     gain = report.gain(best, baseline)
     noise = margin.low <= 0 if margin else gain <= 2 * (best.spread or 0.0)
-    if not noise and gain >= WORTH_A_GAIN:
+    if not noise and gain >= LEAST_GAIN:
         return []
     figure = f"{gain:+.3f}"
     if margin:
@@ -248,7 +248,7 @@ def _extrapolated(
     double = curve.further[0]
     at = unit.format(double.at)
     interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {at}"
-    if double.gain >= WORTH_A_GAIN and double.gain_low > 0:
+    if double.gain >= LEAST_GAIN and double.gain_low > 0:
         times = double.at / curve.at[-1]
         words = "twice" if times == 2 else f"{times:.2g} times"
         return [Advice("do", worth.format(times=words, gain=double.gain), interval)]
@@ -322,7 +322,7 @@ def _drift(report: Report) -> list[Advice]:
     drift, advice = report.drift, []
     if drift is None:
         return []
-    if drift.separability is not None and drift.separability >= APART:
+    if drift.separability is not None and drift.separability >= DIFFERENT_KIND:
         sentence = (
             "The unlabelled texts differ from the labelled ones: pretraining on texts similar to "
             "the labelled ones would help more."

@@ -15,11 +15,11 @@ _TOKENS = 12  # per side, those that differ most
 _MOST_TEXTS = 20_000  # per side; more do not change the figures
 _FEWEST_TEXTS = 20  # per side, for measuring separability
 # Minimum deviations of a difference: smaller ones occur by chance.
-_CLEAR = 3.0
+_CLEAR_DEVIATIONS = 3.0
 _PRIOR = 1000.0  # pseudo-count of the prior, in tokens
 _SMOOTHING = 0.5
 # Separability below which texts are of the same kind, and above which they are of different kinds.
-SAME, APART = 0.65, 0.9
+SAME_KIND, DIFFERENT_KIND = 0.65, 0.9
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def compare_texts(labelled: Sequence[Sequence[str]], unlabelled: Sequence[Sequen
     # A token that occurs in a single text says nothing about its side.
     scores[np.bincount(texts.indices, minlength=len(ids)) < 2] = 0
     names, order = list(ids), np.argsort(-scores, kind="stable")
-    more = [i for i in order[:_TOKENS] if scores[i] > _CLEAR]
-    less = [i for i in order[-_TOKENS:] if scores[i] < -_CLEAR]
+    more = [i for i in order[:_TOKENS] if scores[i] > _CLEAR_DEVIATIONS]
+    less = [i for i in order[-_TOKENS:] if scores[i] < -_CLEAR_DEVIATIONS]
     shares = counts / totals[:, None]
     return Drift(
         lengths=quantiles[0],
@@ -165,8 +165,8 @@ def _separability(texts: csr_array, owner: np.ndarray, rng: np.random.Generator)
 def _in_words(separability: float | None) -> str:
     if separability is None:
         return f"Fewer than {_FEWEST_TEXTS} texts on one side: the difference cannot be measured."
-    if separability < SAME:
+    if separability < SAME_KIND:
         return "Labelled and unlabelled texts are similar."
-    if separability < APART:
+    if separability < DIFFERENT_KIND:
         return "Labelled and unlabelled texts differ somewhat."
     return "Labelled and unlabelled texts differ clearly."

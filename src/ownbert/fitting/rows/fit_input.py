@@ -46,7 +46,7 @@ _MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_0
 # labelled ones are fewer, others are added. One core reads them about forty times.
 _FEWEST_PER_MINUTE = 25_000
 # Share of texts like the labelled ones below which a warning is shown.
-_ALIKE = 0.05
+_SIMILAR_SHARE = 0.05
 # Words are shorter by about this factor in scripts without spaces.
 _UNSPACED_FACTOR = 4
 # Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
@@ -151,7 +151,7 @@ class FitInput:
     def _mismatch_warning(self) -> str | None:
         """A warning if the unlabelled texts seem to be of another kind."""
         count, alike = len(self.read), self.read.alike
-        if self.corpus.restricted and alike < _ALIKE * count:
+        if self.corpus.restricted and alike < _SIMILAR_SHARE * count:
             return (
                 f"warning: only {alike:,} of the {count:,} unlabelled texts are like the labelled "
                 "ones: are they of the same kind?"

@@ -51,7 +51,7 @@ _SCORING, _LABELLED = 0.5, 0.75
 # Damping is tried if at least this share of the tokens are repeated, as in long documents: with
 # shorter texts the network is worse (docs/lab/distilled-network.md). It is also tried only if the
 # time left is at least this multiple of the time for scores without damping.
-_REPEATED, _FURTHER = 0.25, 3.0
+_REPEATED_SHARE, _TIME_FACTOR = 0.25, 3.0
 # Maximum loss with damping, relative to that without: a network computes damped scores less exactly
 # (docs/lab/distilled-network.md).
 _DAMPED = 0.97
@@ -186,8 +186,8 @@ def _fit_scores(
             if [*itertools.takewhile(best.try_strength, further)]:
                 break
     left = seconds_left()
-    in_time = left > _FURTHER * elapsed
-    if in_time and can_hold_codes(start.model) and repeated_share(examples) >= _REPEATED:
+    in_time = left > _TIME_FACTOR * elapsed
+    if in_time and can_hold_codes(start.model) and repeated_share(examples) >= _REPEATED_SHARE:
         with contextlib.suppress(OutOfTime), time_limit(left / 2):
             damped = imitated(True)
             damped.try_strength(best.scores.strength)

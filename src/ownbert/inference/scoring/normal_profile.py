@@ -24,14 +24,14 @@ NORMAL = "normal.npz"
 # values.
 PARTS = {"surprisal": 0.05, "counts": 0.01, "unseen": 1.0, "order": 0.01, "length": 0.05}
 # Tolerances for these parts and for a score: values of a text differ slightly between batches.
-_SAME, _SAME_SCORE = 0.02, 0.01
+_PART_TOLERANCE, _SCORE_TOLERANCE = 0.02, 0.01
 # Maximum and minimum number of normal rows.
 MOST_ROWS, _FEWEST = 20_000, 20
 _FOLDS, _UPPER = 5, 0.05
 _FORMAT = 1
 # Tokens named in a reason.
 _NAMED = 5
-_WANTED = "fit it again: ownbert score FOLDER --normal FILE"
+_FIT_AGAIN = "fit it again: ownbert score FOLDER --normal FILE"
 
 
 class NormalProfile:
@@ -62,7 +62,7 @@ class NormalProfile:
         self._sorted = np.sort(normal, axis=0).astype(np.float64)
         sums = np.sort(self.weighed(normal).sum(1))
         place = math.ceil((len(sums) + 1) * (1 - false_alarms))
-        self.threshold = float(sums[min(place, len(sums)) - 1]) + _SAME_SCORE
+        self.threshold = float(sums[min(place, len(sums)) - 1]) + _SCORE_TOLERANCE
 
     @classmethod
     def fit(
@@ -113,7 +113,7 @@ class NormalProfile:
         count, weights = len(self._sorted), np.empty(parts.shape)
         for column, floor in enumerate(PARTS.values()):
             sorted_values, x = self._sorted[:, column], parts[:, column].astype(np.float64)
-            same = _SAME * floor
+            same = _PART_TOLERANCE * floor
             larger = count - np.searchsorted(sorted_values, x - same, side="left")
             upper = sorted_values[int((1 - _UPPER) * (count - 1))]
             excess = sorted_values[sorted_values > upper + same] - upper
@@ -176,13 +176,13 @@ class NormalProfile:
         path = folder / NORMAL
         if not path.exists():
             return None
-        with open_npz(path, _WANTED) as stored:
+        with open_npz(path, _FIT_AGAIN) as stored:
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
             if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
-                raise InputError(f"{path} was written by another version of ownbert; {_WANTED}")
+                raise InputError(f"{path} was written by another version of ownbert; {_FIT_AGAIN}")
             if settings["weights"] != weights_checksums(folder):
-                raise InputError(f"{path} was fitted with other weights than these; {_WANTED}")
+                raise InputError(f"{path} was fitted with other weights than these; {_FIT_AGAIN}")
             normal = arrays["normal"]
             if normal.ndim != 2 or normal.shape[1] != len(PARTS) or not np.isfinite(normal).all():
                 raise ValueError("parts")

@@ -36,7 +36,7 @@ _OTHERS = 1023
 # Maximum occurrences of a rare token in the training texts.
 _RARE = 5
 # Minimum probability for a token to count as recalled; number of examples shown.
-_GIVEN_BACK, _SHOWN = 0.5, 10
+_RECALLED, _SHOWN = 0.5, 10
 _FEWEST = 20
 _CANARY = {"ids": list_of(whole(0, limits.VOCABULARY)), "times": whole(1, limits.COUNT)}
 _CANARIES = list_of(record(_CANARY, required=tuple(_CANARY)), most=1000)
@@ -291,7 +291,7 @@ def _rare(
             if 0 < counts[token] <= _RARE
         ]
         sides.append(recalled)
-    back = [[t for t, value in side if value <= -math.log(_GIVEN_BACK)] for side in sides]
+    back = [[t for t, value in side if value <= -math.log(_RECALLED)] for side in sides]
     shares = [len(b) / max(1, len(side)) for b, side in zip(back, sides, strict=True)]
     examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]
     return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)

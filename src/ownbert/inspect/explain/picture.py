@@ -17,7 +17,7 @@ _WIDTH, _MARGIN, _LINE, _WORD, _GAP = 1000, 24, 27, 22, 16
 _POINTS = 11  # font size
 _MOST_LINES = 600  # about 16,000 pixels, which most programs can display
 # Colours of supporting and opposing words, as on the page: blue and orange on white.
-_FOR, _AGAINST = (0x5A, 0x96, 0xD2), (0xE5, 0x8A, 0x2C)
+_SUPPORTING, _OPPOSING = (0x5A, 0x96, 0xD2), (0xE5, 0x8A, 0x2C)
 _TEXT, _SOFT, _RULE = "#1c2126", "#5c6670", "#d3d9df"
 _BAR = 90  # pixels for a probability of 1
 # Line breaks are allowed between words, and around characters of scripts without spaces.
@@ -187,7 +187,7 @@ class _Picture:
         yield piece
 
     def _box(self, left: float, width: float, share: float, down: float = 0) -> None:
-        full = _FOR if share > 0 else _AGAINST
+        full = _SUPPORTING if share > 0 else _OPPOSING
         color = tuple((255 + abs(share) * (c - 255)) / 255 for c in full)
         self._rectangle(left, down, width, _WORD, color)
 

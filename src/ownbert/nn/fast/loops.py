@@ -115,7 +115,7 @@ def _if(context, x, keep):
 
 # Padding around arrays that a loop with a sum writes to: LLVM does not vectorise if they are closer
 # than a few registers to an array that the loop reads, and the sum would depend on addresses.
-_APART = 256
+_GAP = 256
 
 # Block size of ``_transpose_tile``.
 _SIDE = 16
@@ -195,7 +195,7 @@ def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed,
         rstd: (T), reciprocal of the standard deviation.
     """
     rows, size = x.shape
-    line = np.empty(size + 2 * _APART, np.float32)[_APART : _APART + size]
+    line = np.empty(size + 2 * _GAP, np.float32)[_GAP : _GAP + size]
     over = float32(1.0) / float32(size)
     for t in range(rows * part // parts, rows * (part + 1) // parts):
         xs, ys, outs, kept = x[t], y[t], out[t], normed[t]

@@ -23,8 +23,8 @@ from ownbert.text.tokenizer import Tokenizer
 
 # Tokens serialised to JSON in one call, which blocks other threads.
 _TOKENS_PER_CALL = 500
-# What ``/info`` says of each model, beside the fields of this API.
-_ABOUT = ("name", "task", "pipeline", "operations", "pair", "explains", "labels")
+# Fields of each model in ``/info``, besides those of this API.
+_MODEL_FIELDS = ("name", "task", "pipeline", "operations", "pair", "explains", "labels")
 
 
 class Truncation(BaseModel):
@@ -115,7 +115,7 @@ def router(service: Service) -> APIRouter:
             "max_concurrent_requests": limits.connections,
             "auto_truncate": True,
             "version": __version__,
-            "models": [{name: getattr(each, name) for name in _ABOUT} for each in chosen],
+            "models": [{name: getattr(each, name) for name in _MODEL_FIELDS} for each in chosen],
         }
 
     return routes

@@ -20,7 +20,7 @@ from ownbert.views.tokens import spans_of, text_kind
 # Minimum tokens of texts that are split into pieces, and maximum mean tokens per piece.
 _LONG, _PIECE = 16, 64
 # Maximum random shift of a boundary, as a share of a piece.
-_MOVED = 0.4
+_MAX_SHIFT = 0.4
 # Share and maximum number of held-out documents; with fewer than the minimum, none.
 _SHARE, _MOST, _LEAST = 0.1, 500, 10
 # The kinds of pairs.
@@ -232,7 +232,7 @@ def _pieces(text: str, kind: str) -> list[str]:
     if len(starts) < _LONG:
         return [text]
     count = 2 * max(1, round(len(starts) / (2 * _PIECE)))
-    moved = np.random.default_rng(len(text)).uniform(-_MOVED, _MOVED, count - 1)
+    moved = np.random.default_rng(len(text)).uniform(-_MAX_SHIFT, _MAX_SHIFT, count - 1)
     places = ((np.arange(1, count) + moved) * len(starts) / count).astype(int).tolist()
     cuts = [0, *(starts[place] for place in places), len(text)]
     return [text[a:b].strip() for a, b in pairwise(cuts)]

@@ -17,7 +17,7 @@ import numpy as np
 from ownbert.tasks.metrics import Scores, label_scores, score_labels
 
 _TAG = re.compile(r"([BIESMLU])(?:-(.+))?")
-_SAME = {"M": "I", "L": "E", "U": "S"}
+_SYNONYMS = {"M": "I", "L": "E", "U": "S"}
 OUTSIDE = "O"
 # Type, index of the first word, and index after the last word.
 Entity = tuple[str, int, int]
@@ -34,7 +34,7 @@ def _parsed(tag: str) -> tuple[str, str]:
     match = None if tag == OUTSIDE else _TAG.fullmatch(tag)
     if match is None:
         return OUTSIDE, "_"
-    return _SAME.get(match[1], match[1]), match[2] or "_"
+    return _SYNONYMS.get(match[1], match[1]), match[2] or "_"
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
