@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from rich import _wrap
+from rich.text import Text
 from typer import rich_utils
 from typer.main import get_command
 
@@ -32,6 +33,7 @@ def frames(monkeypatch: pytest.MonkeyPatch):
     for name in TABLES["frame"]:
         monkeypatch.setattr(rich_utils, name, getattr(rich_utils, name))
     monkeypatch.setattr(_wrap, "re_word", _wrap.re_word)
+    monkeypatch.setattr(Text, "rstrip_end", Text.rstrip_end)
 
 
 def texts(command: str | None) -> list[str]:
@@ -83,6 +85,14 @@ def test_the_locale_decides(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert current_language() == language
+
+
+@pytest.mark.usefixtures("frames")
+@pytest.mark.parametrize("command", ["score", "duplicates"])
+def test_no_line_of_help_is_truncated_and_all_defaults_are_translated(command: str):
+    shown = run_cli(command, "--help", env=IN_CHINESE).stdout
+    assert "…" not in shown
+    assert "[默认：(无)]" in shown
 
 
 @pytest.mark.usefixtures("frames")

@@ -235,8 +235,12 @@ def translate_frames() -> None:
     if current_language() == ENGLISH:
         return
     from rich import _wrap
+    from rich.text import Text
     from typer import rich_utils
 
+    # rich compares the number of characters, not their width, so that a space behind a full line
+    # would remain, and the line be truncated.
+    Text.rstrip_end = lambda self, size: self.rstrip() if self.cell_len > size else None
     _wrap.re_word = re.compile(rf"\s*(?:{_HAN}{_CLOSING}*|(?:(?!{_HAN})\S)+{_CLOSING}*)\s*")
     for name, text in _table("frame").items():
         setattr(rich_utils, name, text)
