@@ -38,13 +38,13 @@ class FitRecipe(CheckedSettings):
     unlabelled: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     text_column: str | None = setting(
-        None, "Column with the texts.", DATA, shown="detected by its usual names"
+        None, "Column with the texts.", DATA, shown="detected by name"
     )
     second_column: str | None = setting(
-        None, "Column with the second texts of pairs.", DATA, shown="detected by its usual names"
+        None, "Column with the second texts of pairs.", DATA, shown="detected by name"
     )
     label_column: str | None = setting(
-        None, "Column with the labels or numbers.", DATA, shown="detected by its usual names"
+        None, "Column with the labels or numbers.", DATA, shown="detected by name"
     )
     label_separator: str | None = same_setting(
         TaskSettings, "separator", shown="the first of | ; , found in the rows"
@@ -53,7 +53,7 @@ class FitRecipe(CheckedSettings):
     encoding: str | None = same_setting(FinetuneData, "encoding")
     task: str | None = setting(
         None,
-        f"{', '.join(TEXT_TASKS)}.",
+        f"{', '.join(TEXT_TASKS[:-1])} or {TEXT_TASKS[-1]}.",
         DATA,
         check=one_of(*TEXT_TASKS),
         shown="detected from the labels",

@@ -1,4 +1,4 @@
-"""explain: the words that an answer depends on."""
+"""explain: the words that a prediction depends on."""
 
 import json
 from collections.abc import Iterable, Sequence

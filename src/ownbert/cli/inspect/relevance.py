@@ -1,4 +1,4 @@
-"""relevance: the image patches that an answer depends on."""
+"""relevance: the image patches that a prediction depends on."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,9 @@ def relevance(
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(help="Layers whose attention is used, from 0, such as 0,1; by default all."),
+        typer.Option(
+            help="Layers whose attention is used, from 0, such as 0,1.", show_default="all"
+        ),
     ] = None,
 ) -> None:
     """Draw which image patches a model's predictions rely on.

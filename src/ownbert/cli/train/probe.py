@@ -16,7 +16,7 @@ from ownbert.settings import setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import echo, say
 
-_BY_NAME = {"shown": "detected by its usual names"}
+_BY_NAME = {"shown": "detected by name"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""merge: join the parts that shards wrote."""
+"""merge: merge the parts that shards wrote."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ def merge(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Join the parts written by predict, embed or score with --shard.
+    """Merge the parts written by predict, embed or score with --shard.
 
     All parts must exist, be complete, and come from the same model, input and options; they are
     kept. The rows of the result are in input order.
