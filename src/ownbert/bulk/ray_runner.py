@@ -319,7 +319,7 @@ def _answered(
     rows = [{"name": n, "part": json.dumps(asdict(part))} for n, part in waiting.items()]
     planned = ray.data.from_items(rows, override_num_blocks=len(rows))
     with tempfile.TemporaryDirectory(prefix="ownbert-parts-") as scratch:
-        answered = planned.map_batches(
+        records = planned.map_batches(
             PartWorker,
             fn_constructor_args=(job, files, parts.folder.address, threads, scratch),
             batch_size=1,
@@ -328,5 +328,5 @@ def _answered(
             num_cpus=threads,
             num_gpus=gpus,
         )
-        for row in answered.iter_rows():
+        for row in records.iter_rows():
             yield json.loads(row["json"])

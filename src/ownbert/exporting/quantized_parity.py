@@ -19,7 +19,7 @@ _MOST_ERROR, _LEAST_EQUAL = 0.1, 0.95
 
 
 @dataclass
-class AnswerParity:
+class PredictionParity:
     """The deviation of a head's predictions.
 
     Args:
@@ -70,7 +70,7 @@ class QuantizedParity:
     source: str = ""
     least_cosine: float = 1.0
     mean_cosine: float = 0.0
-    heads: dict[str, AnswerParity] = field(default_factory=dict)
+    heads: dict[str, PredictionParity] = field(default_factory=dict)
     bytes_before: int = 0
     bytes_after: int = 0
     products: str = EXACT
@@ -100,7 +100,7 @@ def compare_models(
         comparison.least_cosine = min(comparison.least_cosine, float(cosines.min()))
         total, sequences = total + float(cosines.sum()), sequences + len(cosines)
         for kind in model.heads:
-            parity = comparison.heads.setdefault(kind, AnswerParity())
+            parity = comparison.heads.setdefault(kind, PredictionParity())
             answers = [_answers(kind, out.logits[kind], batch, problem) for out in both]
             _add(parity, *answers)
             if parity.equal is None:
@@ -139,7 +139,7 @@ _MANY = "multi_label_classification"
 
 
 def _add(
-    own: AnswerParity, one: tuple[Tensor, Tensor | None], other: tuple[Tensor, Tensor | None]
+    own: PredictionParity, one: tuple[Tensor, Tensor | None], other: tuple[Tensor, Tensor | None]
 ) -> None:
     change = float((one[0] - other[0]).abs().max()) if one[0].numel() else 0.0
     own.largest_change = max(own.largest_change, change)

@@ -76,8 +76,8 @@ def teach(
     own = (given.labelled, given.similar)
     pieces, mixed = taught_texts(rows, *own, count, given=not pretrained, seed=recipe.seed)
     texts = [(text,) for text in (*pieces, *mixed)]
-    answered = [Row(0, text) for text in texts]
-    scores = _answers(compared, folder, answered, recipe.device, _TEACHING * seconds)
+    unlabelled = [Row(0, text) for text in texts]
+    scores = _answers(compared, folder, unlabelled, recipe.device, _TEACHING * seconds)
     texts = texts[: len(scores)]
     settings: dict[str, Any] = {}
     if public:

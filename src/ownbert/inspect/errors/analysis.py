@@ -20,7 +20,7 @@ from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
-from ownbert.inspect.errors.judgement import JUDGES, Named, WrongAnswer
+from ownbert.inspect.errors.judgement import JUDGES, Named, WrongPrediction
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.linear_words import CONTRIBUTIONS
 from ownbert.language import translated
@@ -163,7 +163,7 @@ def analyse_errors(
     doubtful = list(judgement.doubtful)[:most]
     chosen = list(dict.fromkeys((*wrong, *doubtful)))
     vectors = None if task.reads_arrays else _vectors_of(predictor)
-    mistakes: dict[WrongAnswer, Mistake] = {}
+    mistakes: dict[WrongPrediction, Mistake] = {}
     if chosen:
         words = _words_of(predictor, rows, chosen)
         near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
@@ -206,7 +206,7 @@ def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
 
 
 def _words_of(
-    predictor: Opened, rows: Sequence[Row], chosen: Sequence[WrongAnswer]
+    predictor: Opened, rows: Sequence[Row], chosen: Sequence[WrongPrediction]
 ) -> list[list[str]]:
     """The words of each row that support the prediction of the folder's network most."""
     if predictor.task.reads_arrays:

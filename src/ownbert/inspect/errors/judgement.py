@@ -26,7 +26,7 @@ _NO_ANSWER, _AN_ANSWER = Named("no answer"), Named("an answer")
 
 
 @dataclass(frozen=True)
-class WrongAnswer:
+class WrongPrediction:
     """A wrong prediction; a row may have several.
 
     Args:
@@ -61,10 +61,10 @@ class Judgement:
     """
 
     badness: np.ndarray
-    wrong: Sequence[WrongAnswer]
+    wrong: Sequence[WrongPrediction]
     pairs: Sequence[tuple[str, str]] = ()
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
-    doubtful: Sequence[WrongAnswer] = ()
+    doubtful: Sequence[WrongPrediction] = ()
 
 
 def judge_labels(
@@ -75,9 +75,9 @@ def judge_labels(
     truth = np.asarray([task.label_indices[row.target] for row in rows])
     best = probabilities.argmax(1)
 
-    def answer(i: int) -> WrongAnswer:
+    def answer(i: int) -> WrongPrediction:
         name = task.labels[best[i]]
-        return WrongAnswer(i, rows[i].target, name, float(probabilities[i, best[i]]), name)
+        return WrongPrediction(i, rows[i].target, name, float(probabilities[i, best[i]]), name)
 
     wrong = np.flatnonzero(best != truth).tolist()
     return Judgement(
@@ -96,16 +96,16 @@ def judge_label_sets(
     missing label is paired with the superfluous ones in the confusions."""
     probabilities = np.stack(raws)  # (N, C)
     truth = np.stack([task.target(row) for row in rows]) > 0.5
-    answered = probabilities >= task.threshold
+    assigned = probabilities >= task.threshold
 
-    def answer(i: int, c: int) -> WrongAnswer:
-        name, holds = task.labels[c], bool(answered[i, c])
+    def wrong(i: int, c: int) -> WrongPrediction:
+        name, holds = task.labels[c], bool(assigned[i, c])
         confidence = probabilities[i, c] if holds else 1 - probabilities[i, c]
         both = (Named(f"not {name}"), name) if holds else (name, Named(f"not {name}"))
-        return WrongAnswer(i, *both, float(confidence), name, name, not holds)
+        return WrongPrediction(i, *both, float(confidence), name, name, not holds)
 
     pairs: list[tuple[str, str]] = []
-    for true, predicted in zip(truth, answered, strict=True):
+    for true, predicted in zip(truth, assigned, strict=True):
         missing = [task.labels[c] for c in np.flatnonzero(true & ~predicted)]
         extra = [task.labels[c] for c in np.flatnonzero(predicted & ~true)]
         if missing or extra:
@@ -114,13 +114,13 @@ def judge_label_sets(
     for c in range(len(task.labels)):
         of_label = np.stack([1 - probabilities[:, c], probabilities[:, c]], 1)
         for error in find_label_errors(of_label, truth[:, c].astype(int)):
-            if answered[error.row, c] != truth[error.row, c]:
-                doubtful.append((error.score, answer(error.row, c)))
+            if assigned[error.row, c] != truth[error.row, c]:
+                doubtful.append((error.score, wrong(error.row, c)))
     doubtful.sort(key=lambda pair: -pair[0])
-    places = np.argwhere(answered != truth).tolist()
+    places = np.argwhere(assigned != truth).tolist()
     return Judgement(
-        (answered != truth).any(1).astype(float),
-        [answer(i, c) for i, c in places],
+        (assigned != truth).any(1).astype(float),
+        [wrong(i, c) for i, c in places],
         pairs,
         {f"label {name}": truth[:, c] for c, name in enumerate(task.labels)},
         [each for _, each in doubtful],
@@ -139,12 +139,12 @@ def judge_numbers(
     spread = np.maximum(truth.std(0), 1e-9)
     column = (distance / spread).argmax(1)
 
-    def answer(i: int) -> WrongAnswer:
+    def answer(i: int) -> WrongPrediction:
         c = int(column[i])
         name = task.labels[c]
         start = "" if one else f"{name} "
         shown = f"{start}{truth[i, c]:.4g}", f"{start}{predicted[i, c]:.4g}"
-        return WrongAnswer(i, *shown, float(distance[i, c]), name, None if one else name)
+        return WrongPrediction(i, *shown, float(distance[i, c]), name, None if one else name)
 
     groups: dict[str, np.ndarray] = {}
     for c, name in enumerate(task.labels):
@@ -162,7 +162,7 @@ def judge_tags(
     """Tagging: for entities the missing, superfluous and mistyped ones and wrong boundaries, with
     the mean probability of the predicted tags; for other tags each wrong word."""
     are_entities = are_entity_tags(task.labels)
-    wrong: list[WrongAnswer] = []
+    wrong: list[WrongPrediction] = []
     pairs: list[tuple[str, str]] = []
     for i, (row, decision) in enumerate(zip(rows, decided, strict=True)):
         compared = _entities_of if are_entities else _words_of
@@ -170,12 +170,12 @@ def judge_tags(
             start, end = (predicted_entity or true)[1:]
             kind = None if predicted_entity is None else predicted_entity[0]
             name = None if predicted_entity is None else f"{kind}: {' '.join(row.texts[start:end])}"
-            right, answered = (
+            right, shown = (
                 NONE if one is None else f"{one[0]}: {' '.join(row.texts[one[1] : one[2]])}"
                 for one in (true, predicted_entity)
             )
             confidence = float(decision.probabilities[start:end].mean())
-            wrong.append(WrongAnswer(i, right, answered, confidence, name, kind))
+            wrong.append(WrongPrediction(i, right, shown, confidence, name, kind))
             pairs.append((label, predicted))
     kinds = sorted({kind for row in rows for kind in _kinds(row.target, are_entities)})
     groups = {
@@ -223,7 +223,9 @@ def _words_of(
     ]
 
 
-def _doubtful_tags(task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]) -> list[WrongAnswer]:
+def _doubtful_tags(
+    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]
+) -> list[WrongPrediction]:
     """Words whose tag may be wrong."""
     indices = {label: c for c, label in enumerate(task.labels)}
     places = [(i, w) for i, row in enumerate(rows) for w in range(len(row.target))]
@@ -236,7 +238,7 @@ def _doubtful_tags(task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]) -
             f"{task.labels[c]}: {rows[i].texts[w]}" for c in (error.given, error.suggested)
         )
         confidence = float(probabilities[error.row, error.suggested])
-        doubtful.append(WrongAnswer(i, right, likely, confidence))
+        doubtful.append(WrongPrediction(i, right, likely, confidence))
     return doubtful
 
 
@@ -253,7 +255,7 @@ def judge_answers(
         right = repr(row.target[0].text) if row.target else _NO_ANSWER
         name = decision.text or _NO_ANSWER
         shown = repr(decision.text) if decision.text else _NO_ANSWER
-        wrong.append(WrongAnswer(i, right, shown, decision.score, name))
+        wrong.append(WrongPrediction(i, right, shown, decision.score, name))
         pairs.append((_AN_ANSWER if row.target else _NO_ANSWER, _place(row, decision)))
     starts = [row.texts[0].split()[:1] for row in rows]
     begins = {words[0].lower() for words in starts if words}
@@ -295,10 +297,10 @@ def judge_choices(
     best = [int(raw.argmax()) for raw in raws]
     badness = np.asarray([float(b != r.target) for b, r in zip(best, rows, strict=True)])
 
-    def answer(i: int) -> WrongAnswer:
+    def answer(i: int) -> WrongPrediction:
         choices, place = rows[i].texts[1:], best[i]
         shown = choices[rows[i].target], choices[place]
-        return WrongAnswer(i, *shown, float(raws[i][place]), f"choice {place}")
+        return WrongPrediction(i, *shown, float(raws[i][place]), f"choice {place}")
 
     wrong = [answer(i) for i in np.flatnonzero(badness).tolist()]
     most = max(len(raw) for raw in raws)

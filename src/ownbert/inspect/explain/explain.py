@@ -369,14 +369,14 @@ class Explainer:
         """Yield rows as model inputs, with words and targets; see ``__call__``. Rows without words
         or without a prediction are skipped."""
         if self.translator is not None:
-            answered = self.translator.translated(text_rows(data, self.columns.text), target)
+            explained = self.translator.translated(text_rows(data, self.columns.text), target)
         elif self.predictor is None:
-            answered = (
+            explained = (
                 (row, *self._masked(row, target)) for row in text_rows(data, self.columns.text)
             )
         else:
-            answered = self._answered(self.predictor, data, target, labels)
-        for number, (row, example, targets) in enumerate(islice(answered, rows)):
+            explained = self._answered(self.predictor, data, target, labels)
+        for number, (row, example, targets) in enumerate(islice(explained, rows)):
             are_words = self.head == "tokens"
             read = example.source or example
             words, texts = words_of(read, row.texts, self.tokenizer, are_words=are_words), row.texts

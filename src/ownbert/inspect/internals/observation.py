@@ -58,7 +58,7 @@ class LayerQuestion:
 
 
 @dataclass(frozen=True)
-class LayerAnswers:
+class LayerPredictions:
     """The head's predictions from the hidden states of each layer (logit lens).
 
     Args:
@@ -105,7 +105,7 @@ class Observation:
     packed: tuple[str, ...]
     norms: np.ndarray
     written: np.ndarray
-    answers: tuple[LayerAnswers, ...]
+    answers: tuple[LayerPredictions, ...]
     note: str = ""
 
 
@@ -175,7 +175,7 @@ def layer_answers(
     states: Sequence[Tensor],
     batch: Batch,
     questions: Sequence[LayerQuestion],
-) -> list[LayerAnswers]:
+) -> list[LayerPredictions]:
     """Apply a head to the hidden states of each layer instead of the last.
 
     Args:
@@ -203,7 +203,7 @@ def layer_answers(
                     tuple((question.names(i), float(p)) for i, p in pairs)
                 )
     return [
-        LayerAnswers(
+        LayerPredictions(
             question.name, question.is_probability, tuple(own), tuple(likely), _stable_from(likely)
         )
         for question, own, likely in zip(questions, values, values_by_question, strict=True)
