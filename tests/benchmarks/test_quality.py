@@ -1,4 +1,4 @@
-"""benchmarks/quality.py fills its table, goes on after an interruption, and chooses on dev rows."""
+"""benchmarks/quality.py fills its table, resumes after an interruption, and chooses on dev rows."""
 
 import json
 import shutil

@@ -61,12 +61,8 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ..
 
 GROUP: Any = typer.main.get_command(app)
 EVERY = [leaf for name in COMMANDS for leaf in leaves(GROUP.get_command(None, name), (name,))]
-
-
-# Numbers of these are checked with the recipe, above.
-RECIPE_OF = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "fit": FitRecipe}
-RECIPE_OF["translate"] = TranslateRecipe
-RECIPE_OF["serve"] = ServeSettings
+# The numbers of these commands are checked with their recipes, above.
+RECIPE_OF = dict(zip(("pretrain", "finetune", "translate", "fit", "serve"), RECIPES, strict=True))
 
 
 def flags_of(path: tuple[str, ...]) -> set[str]:
@@ -79,7 +75,8 @@ def flags_of(path: tuple[str, ...]) -> set[str]:
 
 
 def parsed(path: tuple[str, ...], command: Any, *arguments: str) -> Exception | None:
-    """What an option is refused for, if it is; the arguments that a command needs are given."""
+    """The error for options of a command, whose required arguments are given; None if there is
+    none."""
     needed: list[str] = []
     for parameter in command.params:
         if parameter.required:
@@ -98,7 +95,7 @@ def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...], comm
         option = parameter.opts[0]
         if parameter.param_type_name != "option" or getattr(parameter, "is_flag", False):
             continue
-        # A number is what refuses text for not being one.
+        # Only numbers refuse text for not being a number.
         if (error := parsed(path, command, option, "x")) and "number" in usage_message(error):
             numbers.add(option)
     for option in numbers - flags_of(path):

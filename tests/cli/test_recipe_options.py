@@ -1,4 +1,4 @@
-"""Options that are made of the settings of a recipe: each shows the default that the recipe has."""
+"""Options generated from the settings of a recipe: each shows the default of the recipe."""
 
 from functools import reduce
 from typing import Any
@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[Any, type]] = {
     },
     "translate train": (command_of("translate", "train"), TranslateRecipe),
 }
-# What is no setting.
+# Options that are not settings.
 OTHERS = {
     *("--output", "--config", "--dry-run", "--quiet", "--resume", "--resume-step"),
     *("--overwrite", "--help", "--help-all"),
@@ -38,7 +38,7 @@ OTHERS = {
 
 
 def settings_by_flag(recipe: type) -> dict[str, str]:
-    """The dotted name of the setting of each option; of two with one flag the first."""
+    """The dotted name of the setting of each option; the first one if two have the same flag."""
     found: dict[str, str] = {}
     for name, about in settings_of(recipe).items():
         flag = about.option or "--" + name.rpartition(".")[2].replace("_", "-")
@@ -59,11 +59,11 @@ def test_each_option_shows_the_default_of_the_recipe(command: str):
         shown = option.show_default
         settings += 1
         if default is None or default == "":
-            assert option.default is None, flag  # not decided before the data are known
+            assert option.default is None, flag  # it depends on the data
         elif isinstance(default, bool):
             off = [name.lstrip("-") for name in option.secondary_opts]
             assert shown == ((flag.lstrip("-") if default else off[0]) if off else False), flag
-            assert off or default is False, flag  # or nobody could turn it off
+            assert off or default is False, flag  # otherwise nobody could turn it off
         elif isinstance(default, int | float):
             assert float(shown.partition(":")[0]) == default, flag
         elif isinstance(default, tuple):
@@ -73,7 +73,7 @@ def test_each_option_shows_the_default_of_the_recipe(command: str):
     assert settings >= 20
 
 
-def test_what_is_different_in_a_command_names_one_that_is_there():
+def test_changes_for_single_commands_name_existing_ones():
     for _, recipe in COMMANDS.values():
         for name, about in settings_of(recipe).items():
             assert set(about.commands) <= set(COMMANDS), name

@@ -1,4 +1,4 @@
-"""The snippets of docs/how-it-works.md run, and print what stands below them."""
+"""The snippets of docs/how-it-works.md run, and print the text shown below them."""
 
 import contextlib
 import functools
@@ -40,7 +40,8 @@ def _value(number: str) -> float:
 
 
 def _last_digit(number: str) -> float:
-    """The worth of one in the last digit of a decimal; whole numbers must be the same."""
+    """The value of one unit in the last digit of a decimal; 0 for whole numbers, which must be
+    equal."""
     mantissa, _, power = number.partition("e")
     digits = len(mantissa.partition(".")[2])
     return 0.0 if not digits else 10.0 ** (int(power or 0) - digits)
@@ -48,8 +49,8 @@ def _last_digit(number: str) -> float:
 
 @functools.cache
 def printed(codes: tuple[str, ...]) -> list[str]:
-    """What each snippet prints; the pages have the same ones, which are run once."""
-    # One namespace for a page: its snippets go on from one another.
+    """The output of each snippet; the pages have the same snippets, which are run once."""
+    # The snippets of a page share one namespace.
     names: dict[str, object] = {}
     found = []
     for code in codes:

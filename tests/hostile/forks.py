@@ -1,5 +1,5 @@
-"""Commands in forks of this process, which has imported everything: a case takes as long as its
-command, and what it breaks (memory, time, the process itself) is measured from outside."""
+"""Commands in forks of this process, which has imported everything: a case takes only as long as
+its command, and its memory, its time and its end are measured from outside."""
 
 import importlib
 import os
@@ -21,13 +21,13 @@ import ownbert
 from support.cli import run_cli
 from support.plots import matplotlib_installed
 
-# Of address space beside what the process has; beyond it an allocation fails instead of swapping.
+# Bytes of address space beyond those of the process, so that allocations fail instead of swapping.
 ADDRESSES = 6 << 30
 CPU_SECONDS = 30
 WALL_SECONDS = 90.0
-# What no case may print: these move a terminal's cursor or change its colours.
+# Characters that no case may print: they move a terminal's cursor or change its colours.
 CONTROLS = frozenset(map(chr, [*range(32), *range(127, 160)])) - {"\n", "\t"}
-# No network, no threads that a fork does not have, one language, a known width.
+# No network, no threads (a fork has none), one language, and a fixed width.
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
@@ -44,10 +44,10 @@ class Outcome:
 
     Args:
         code: exit code; negative for the signal that ended it.
-        out, err: what it printed.
-        seconds: of processor time.
-        wall: seconds until its end.
-        memory: bytes beside those of the process that it is a fork of.
+        out, err: standard output and standard error.
+        seconds: processor time.
+        wall: wall-clock time, in seconds.
+        memory: peak memory, in bytes, in addition to that of the forked process.
     """
 
     code: int
@@ -60,13 +60,13 @@ class Outcome:
 
 @cache
 def import_everything() -> None:
-    """What commands import when they run, once for all forks."""
+    """Import all modules that commands import when they run, once for all forks."""
     for module in pkgutil.walk_packages(ownbert.__path__, "ownbert."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in ("pyarrow.csv", "pyarrow.parquet", "rich.console", "rich.table", "sklearn", "PIL"):
         importlib.import_module(name)
-    with matplotlib_installed():  # the font cache too takes its time
+    with matplotlib_installed():  # reading the font cache takes long, too
         importlib.import_module("matplotlib.backends.backend_agg")
     torch.set_num_threads(1)
     run_cli("describe", "nope")  # typer itself imports more when it runs
@@ -79,13 +79,15 @@ def start(
     prepare: Callable[[], object] | None = None,
     plots: bool = False,
 ) -> int:
-    """A fork that runs ``ownbert`` in the folder; what it prints is in .out and .err beside that,
-    and what it reads from standard input in .in.
+    """Start a fork that runs ``ownbert`` in a folder, and return its process id.
+
+    Standard output, standard error and standard input are the files .out, .err and .in beside the
+    folder.
 
     Args:
-        arguments: of the command line.
-        folder: the working folder.
-        prepare: called in the fork before the command, for limits of its own.
+        arguments: arguments of the command line.
+        folder: working folder.
+        prepare: called in the fork before the command, for example to set limits.
         plots: whether matplotlib is installed.
     """
     import_everything()
@@ -125,14 +127,14 @@ def _run(
     for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", hidden)
     warnings.showwarning = _WARN
-    # A shell that starts something in the background has it ignore the first of these.
+    # A shell makes background processes ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESSES, size + ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # As the terminal gives them: bytes that are not UTF-8 are halves of characters.
+    # As in a real process: bytes that are not UTF-8 become lone surrogates.
     sys.argv = ["ownbert", *map(os.fsdecode, arguments)]
     if prepare is not None:
         prepare()
@@ -162,14 +164,14 @@ _WARN = warnings.showwarning
 def finish(
     child: int, folder: Path, *, began: float, memory: int, wall: float = WALL_SECONDS
 ) -> Outcome:
-    """Wait for a fork; one that does not end is killed.
+    """Wait for a fork to end, and kill it after a time limit.
 
     Args:
-        child: its process.
+        child: process id of the fork.
         folder: its working folder.
-        began: when it was started.
-        memory: bytes that this process had then.
-        wall: seconds after which it is killed.
+        began: time at which it was started, as of ``time.monotonic``.
+        memory: bytes of memory of this process at that time.
+        wall: time limit, in seconds.
     """
     pause = 0.001
     while True:
@@ -209,6 +211,7 @@ def run(
 
 
 def resident() -> int:
-    """Bytes of memory that a fork of this process begins with: files are mapped when needed."""
+    """Bytes of memory that a fork of this process starts with: without mapped files, which are read
+    when needed."""
     pages = Path("/proc/self/statm").read_text().split()
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
