@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checks import known
+from ownbert.checks import known, up_to
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -118,8 +118,7 @@ def duplicates(
     """
     if threshold is None:
         threshold = THRESHOLD if model is None else VECTOR_THRESHOLD
-    if not 0 < threshold <= 1:
-        raise InputError(f"threshold is {threshold:g}; it must be above 0 and at most 1")
+    up_to(1)("threshold", threshold)
     if model is None and device != "auto":
         raise InputError(f"--device {device} requires --model; omit it or name a model")
     known(*KEEP)("keep", keep)

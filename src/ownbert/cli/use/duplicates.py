@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ownbert.checks import between
+from ownbert.checks import up_to
 from ownbert.cli.options import Device, Encoding, Quiet, ResumeFile, TextColumn
 from ownbert.cli.progress import counting, saying
 from ownbert.cli.recipe_options import settings_command
@@ -29,7 +29,7 @@ class DuplicatesSettings:
         None,
         "Minimum similarity of duplicates, 0 to 1.",
         shown="0.8; 0.95 with --model",
-        check=between(0, 1, "[]"),
+        check=up_to(1),
     )
     keep: str = setting("first", "Row of a group to keep: first or longest.")
     model: Path | None = setting(

@@ -101,8 +101,8 @@ class Pruning:
         most = heads - len(whole.model.encoder.blocks)  # each layer keeps one
         if not 1 <= pruned <= most:
             raise InputError(
-                f"{share:g} of {heads} heads are {pruned}; from 1 to {most} can be pruned: each "
-                "layer keeps at least one head"
+                f"a share of {share:g} is {pruned} of {heads} heads; from 1 to {most} can be "
+                "pruned: each layer keeps at least one head"
             )
         rounds = min(rounds, pruned)
 
