@@ -262,7 +262,7 @@ class AbstainSettings:
         "be unknown too, such as 0.05.",
         metavar="SHARE",
         shown=False,
-        check=between(0, 1, "[]"),
+        check=between(0, 1),
     )
     coverage: float | None = setting(
         None,
@@ -270,7 +270,7 @@ class AbstainSettings:
         "as 0.9.",
         metavar="SHARE",
         shown=False,
-        check=between(0, 1, "[]"),
+        check=between(0, 1),
     )
     calibrate: Path | None = setting(
         None,

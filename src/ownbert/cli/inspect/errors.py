@@ -44,14 +44,14 @@ def errors(
 
     Example: ownbert errors runs/clf test.csv --train train.csv
     """
-    import json as json_module
+    from json import dumps
 
     from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 
     how = {"columns": columns, "device": device, "network": network}
     analysis = analyse_errors(folder, file, train=train, most=top, **how)
     if json:
-        echo(json_module.dumps(analysis.to_dict(), ensure_ascii=False))
+        echo(dumps(analysis.to_dict(), ensure_ascii=False))
         return
     for line in as_lines(analysis):
         echo(line)

@@ -37,7 +37,7 @@ class ScoreSettings:
         None,
         "Share of normal texts that may be flagged.",
         shown="as fitted, else 0.01",
-        check=between(0, 1, "[]"),
+        check=between(0, 1),
     )
     tokens: bool = setting(False, "Include the surprisal of each token in the output.")
     passes: int | None = setting(
