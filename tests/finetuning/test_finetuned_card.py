@@ -131,7 +131,7 @@ def test_the_card_of_pretraining(
         "tags": ["ownbert"],
     }
     assert table(card, "setting")["steps"] == ["60 at most"]
-    assert table(card, "setting")["task.objectives"] == ["('mlm', 'nsp')"]
+    assert table(card, "setting")["task.objectives"] == ["mlm,nsp"]
     last = [json.loads(row) for row in (pretrained / "log.jsonl").read_text().splitlines()]
     loss = next(row["mlm_loss"] for row in reversed(last) if row.get("evaluation"))
     assert float(table(card, "metric")["masked words: loss"][0]) == pytest.approx(loss, abs=1e-4)

@@ -111,7 +111,7 @@ def changed_settings(
     """Settings of a recipe that affect what is learnt and differ from ``default``.
 
     Yields:
-        (name, value).
+        (name, value), both as in ``section.name=value``.
     """
     for section in sections:
         ours, theirs = getattr(recipe, section), getattr(default, section)
@@ -119,10 +119,9 @@ def changed_settings(
             value, name = getattr(ours, field.name), f"{section}.{field.name}"
             if _OMITTED & {name, field.name} or value == getattr(theirs, field.name):
                 continue
-            inner = vars(value) if is_dataclass(value) else {}
-            yield from ((f"{name}.{key}", str(each)) for key, each in inner.items())
-            if not inner:
-                yield name, str(value)
+            inner = vars(value).items() if is_dataclass(value) else ()
+            for key, each in [(f"{name}.{key}", each) for key, each in inner] or [(name, value)]:
+                yield key, ",".join(map(str, each)) if isinstance(each, tuple) else str(each)
 
 
 def sha256(path: str | Path | None) -> str:
