@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-_LONGEST = 60
+_LONGEST = 60  # characters of a value in a message
 # Options in messages, with values that may follow them. Python messages name arguments instead.
 _VALUES = r"'[^']*'|\d[\d.]*|float32|bfloat16|auto|cpu|cuda(?::\d+)?|onnx|openvino|torch|mlm"
 _VALUES += r"|classify|multilabel|regress|utf-16|cp\d+|gb18030|big5|euc_\w+|shift_jis|latin-1"

@@ -14,9 +14,9 @@ from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
 
-WINDOW = 8
-_SMOOTHING = 0.75
-_BLOCK = 500_000
+WINDOW = 8  # tokens
+_SMOOTHING = 0.75  # exponent of the context counts
+_BLOCK = 500_000  # tokens counted at a time
 # For larger corpora, evenly spaced blocks with this many tokens in total are counted.
 _MOST_TOKENS = 20_000_000
 # With more matrix entries than this, pairs with a count of one are dropped (12 bytes per entry).

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-_SMALLEST = 1 << 12
-_MAX_LOAD = 0.75
+_SMALLEST = 1 << 12  # initial size of the hash table
+_MAX_LOAD = 0.75  # share of the table above which it grows
 # Characters hashed at a time, to avoid a second copy of a huge document.
 _SLICE = 1 << 20
 

@@ -23,7 +23,7 @@ from ownbert.files.json_files import read_json
 from ownbert.files.writing import checksum, explained, flush_to_disk, lock_file, make_folder
 
 INDEX = "store.json"
-_BLOCK = 1 << 24
+_BLOCK = 1 << 24  # bytes
 
 
 class WorkFolder:

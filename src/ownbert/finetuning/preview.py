@@ -21,7 +21,7 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, shortened
 from ownbert.tasks.task import Task
 
-_SHOWN = 5
+_SHOWN = 5  # rows
 # With more than _ALL labels, only the most frequent and the rarest are shown.
 _ALL, _FREQUENT, _RARE = 20, 10, 5
 _CHARACTERS = 200  # maximum characters of a target

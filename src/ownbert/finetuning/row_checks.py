@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ownbert.tasks.rows import Row, shortened
 
-_SHOWN_PLACES = 3
+_SHOWN_PLACES = 3  # maximum number of rows named in a message
 _LABEL = 40  # maximum characters of a target in a message
 
 

@@ -13,7 +13,7 @@ from ownbert.pages import page
 from ownbert.tasks.metrics import Scores
 from ownbert.train.watch.metric_names import shown_name
 
-_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)  # shares of texts answered
 
 
 def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:

@@ -18,7 +18,7 @@ from ownbert.files.input_files import allow_open_files
 from ownbert.hub import model_folder
 from ownbert.settings import resolve
 
-_LONGEST_NAME = 100
+_LONGEST_NAME = 100  # characters of a model's name
 # Names may be org/model, as on the hub, but these could not be matched in a request path.
 _SLASHES = re.compile(r"^/|/$|//|(^|/)\.{1,2}(/|$)")
 # Backlog of connections to be accepted.

@@ -8,7 +8,7 @@ from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, kind_of, read_values, shown_columns
 
-_ROWS = 1_000
+_ROWS = 1_000  # rows examined
 # Maximum mean length of labels in characters.
 _LONGEST_LABEL = 60
 # Maximum number of words in a column name.

@@ -15,7 +15,7 @@ from ownbert.tables.tables import columns, kind_of, read_records, require_column
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.translation_recipe import PairFiles
 
-_ENCODED_AT_ONCE = 1000
+_ENCODED_AT_ONCE = 1000  # texts
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ownbert.pages import cleaned, page
 from ownbert.unlabelled.topic_list import Topic, Topics
 
 _TEXT, _WORD = 320, 40  # characters
-_WIDTH, _HEIGHT = 140, 18
+_WIDTH, _HEIGHT = 140, 18  # pixels of a curve
 
 
 def as_page(topics: Topics) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ownbert.inspect.explain.explain import Explanation
     from ownbert.inspect.internals.observation import Observation
 
-_BAR = 16
+_BAR = 16  # characters of the longest bar
 _METHOD = "integrated_gradients"
 _LABELS = 3  # of a page
 _NOTHING = 'nothing to explain; give a text, such as ownbert explain FOLDER "a text", or a file'

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ownbert.inference.fill_mask import Filled, Mask
 
-_BAR = 24
+_BAR = 24  # characters of the longest bar
 _NOTHING = 'no text to fill; give one, such as "12 [MASK] 9", or a file'
 
 

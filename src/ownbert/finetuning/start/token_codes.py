@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ownbert.nn.model import Model
 
-CODE, SEED = 32, 3024
+CODE, SEED = 32, 3024  # channels of a code, and the seed of the codes
 # Sines and cosines of positions, two channels for each frequency.
 FREQUENCIES = 16
 # Copies of one value: dropout could remove a single channel.

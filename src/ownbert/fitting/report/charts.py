@@ -9,7 +9,7 @@ from ownbert.fitting.report.contents import LeaderboardRow
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
 
-_WIDTH, _HEIGHT = 400, 250
+_WIDTH, _HEIGHT = 400, 250  # pixels
 _FEW = 5  # rows per bin
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 20, 22, 42
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 
-_DRAWS = 1000
+_DRAWS = 1000  # samples of the fitted curve
 _HIGHEST = 1.0  # score
 _MULTIPLES = (2, 4)  # of the last place, to extrapolate to
 _EXPONENTS = np.linspace(0.05, 2.0, 40)

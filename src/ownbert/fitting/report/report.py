@@ -26,7 +26,7 @@ from ownbert.pages import cleaned
 from ownbert.run.file_names import REPORT
 from ownbert.tasks.metrics import Scores
 
-_WIDTH = 100
+_WIDTH = 100  # characters
 _FEWEST = 12  # minimum characters of a name
 _MOST_ROWS = 30  # rows per table
 SHOWN_TEXT = 500  # characters

@@ -15,8 +15,8 @@ from ownbert.pages import cleaned
 from ownbert.train.watch.metric_names import decimals
 
 LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
-_PAIRS = 10
-_POINTS = 6
+_PAIRS = 10  # confusions shown
+_POINTS = 6  # checkpoints shown
 _TEXT, _NAME = 320, 40  # characters
 _MOST_ROWS = 50  # rows with texts
 TEXT = "text"  # name of the text column

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_ROWS = 10
+_ROWS = 10  # rows shown
 
 
 @dataclass(frozen=True)

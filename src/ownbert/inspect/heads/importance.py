@@ -26,7 +26,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
-_TOKENS = 4096
+_TOKENS = 4096  # tokens per forward pass
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ownbert.inspect.trace.formula import formula_of, number
 from ownbert.inspect.trace.trace_steps import HeadSlice, TraceStep
 from ownbert.language import translated
 
-_ROWS = 10
+_ROWS = 10  # rows of a matrix that are printed
 _NAME = 10  # terminal cells of a row name, maximum of a column name
 _MORE = "…"
 

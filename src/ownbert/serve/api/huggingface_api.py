@@ -23,7 +23,7 @@ from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import ModelRequest, Service, texts_of
 from ownbert.tasks.task import ranked
 
-_TOP_WORDS = 5
+_TOP_WORDS = 5  # default top_k of filled masks and of images
 # Parameters that clients may send; some depend on training and have no effect here.
 _PARAMETERS = {
     "text-classification": ("top_k", "function_to_apply", "truncation"),
