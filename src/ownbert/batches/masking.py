@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.batches import MASKINGS
 from ownbert.batches.example import Example
 from ownbert.batches.word_features import split_into_words
-from ownbert.checks import known
+from ownbert.checks import between, known
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import CONTINUATION
 
@@ -87,8 +87,7 @@ class Masking:
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise InputError(f"masking rate {self.rate} must be between 0 and 1")
+        between(0, 1)("mask_rate", self.rate)
         known(*MASKINGS)("masking", self.kind)
         if self.longest is not None and self.longest < 1:
             raise InputError(

@@ -92,7 +92,7 @@ def _characters(
     view: CharacterView, row: Texts
 ) -> tuple[list[list[_Span]], Sequence[tuple[int, int, int]]]:
     """The character spans of a lower-cased row, and its n-grams."""
-    small, spans, pending = [" "], [[]], False
+    small, spans = [" "], [[]]
     for number, text in enumerate(row.rows[0]):
         pending = len(small) > 1
         for letter, place in zip(*lowered(text, row.kind), strict=True):
