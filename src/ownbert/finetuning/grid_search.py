@@ -12,15 +12,14 @@ from typing import Any
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.checks import list_of, object_, record
 from ownbert.exceptions import InputError
-from ownbert.files.folders import refuse_foreign
+from ownbert.files.folders import is_ours, refuse_foreign
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import atomic_path, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.language import translated
 from ownbert.nn.model import Model
-from ownbert.run.file_names import RECIPE
-from ownbert.run.model_card import CARD, is_ours
+from ownbert.run.file_names import CARD, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.finetune_recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import load_finetuned

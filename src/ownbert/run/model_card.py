@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import ownbert
-from ownbert.files.folders import CARD_SIGN
+from ownbert.files.folders import CARD_SIGN, is_ours
 from ownbert.files.input_files import sha256_of
 from ownbert.files.writing import write_text
 from ownbert.hub import PREFIX
@@ -98,11 +98,6 @@ def _compiled(template: Path) -> Any:
 def _in_language(block: str) -> str:
     """Translate a paragraph or heading; tables, code and pictures are already translated."""
     return block if block.startswith(("|", "```", "![")) else translated(block)
-
-
-def is_ours(card: Path) -> bool:
-    """Whether ownbert wrote a card, so that it may be replaced."""
-    return CARD_SIGN in card.read_text(encoding="utf-8", errors="replace")
 
 
 def changed_settings(

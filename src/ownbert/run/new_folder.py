@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.exceptions import InputError
-from ownbert.files.folders import SIGNS, has_sign
+from ownbert.files.folders import SIGNS, has_sign, is_ours
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import (
     explained,
@@ -18,8 +18,7 @@ from ownbert.files.writing import (
     remove_empty,
     uninterrupted,
 )
-from ownbert.run.file_names import BLEND, ENSEMBLE
-from ownbert.run.model_card import CARD, is_ours
+from ownbert.run.file_names import BLEND, CARD, ENSEMBLE
 
 
 def refuse_taken(

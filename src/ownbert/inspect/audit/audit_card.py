@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ownbert.files.folders import is_ours
 from ownbert.files.writing import write_text
 from ownbert.inspect.audit.audit import Audit
 from ownbert.language import translated
-from ownbert.run.model_card import CARD, cell, is_ours, table
+from ownbert.run.model_card import CARD, cell, table
 
 _TITLE = "Memory of the training texts"
 
