@@ -47,7 +47,7 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
     stack = model.model.encoder
     keep = attention_layers(stack, option(model, given, "output_attentions"))
     if stack.config.image is not None:
-        packed = _pack_images(stack.config, given, keep)
+        packed = pack_images(given, stack.config, keep)
     else:
         padded = _padded(model, given, keep)
         check_inputs(stack, given, padded.size)
@@ -105,17 +105,6 @@ def option(model: Any, given: dict[str, Any], name: str) -> Any:
     """An option of a call; by default that of the config."""
     value = given.get(name)
     return getattr(model.config, name) if value is None else value
-
-
-def _pack_images(
-    config: EncoderConfig, given: dict[str, Any], keep: frozenset[int]
-) -> PackedInputs:
-    if given.get("pixel_values") is None:
-        raise InputError("give pixel_values, images of shape (batch, channels, height, width)")
-    for name in ("bool_masked_pos", "interpolate_pos_encoding"):
-        if given.get(name) is not None and given[name] is not False:
-            raise InputError(f"{name} is not supported: all patches are visible, in their order")
-    return pack_images(given["pixel_values"], given.get("head_mask"), config, keep)
 
 
 def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:

@@ -288,14 +288,19 @@ class PackedInputs:
 
 
 def pack_images(
-    pixels: Tensor, head_mask: Tensor | None, config: EncoderConfig, keep: frozenset[int]
+    given: Mapping[str, Any], config: EncoderConfig, keep: frozenset[int]
 ) -> PackedInputs:
     """Images (B, channels, height, width) as sequences of patches with equal lengths."""
+    pixels = given.get("pixel_values")
+    if pixels is None:
+        raise InputError("give pixel_values, images of shape (batch, channels, height, width)")
+    for name in ("bool_masked_pos", "interpolate_pos_encoding"):
+        if given.get(name) is not None and given[name] is not False:
+            raise InputError(f"{name} is not supported: all patches are visible, in their order")
     assert config.image is not None
     batch = picture_batch(pixels, config.image)
-    context = Context(
-        batch.layout, batch.positions, expand_head_mask(head_mask, config, len(pixels)), keep
-    )
+    head_mask = expand_head_mask(given.get("head_mask"), config, len(pixels))
+    context = Context(batch.layout, batch.positions, head_mask, keep)
     index = torch.arange(batch.tokens, device=pixels.device)
     return PackedInputs(batch, context, index, (len(pixels), config.image.patches + 1))
 
