@@ -28,7 +28,7 @@ def _quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def _linear(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
@@ -48,7 +48,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": F.mish,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
-    "linear": _linear,
+    "linear": _identity,
 }
 
 

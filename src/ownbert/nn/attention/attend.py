@@ -34,14 +34,12 @@ _LONG = 1024
 # distances (B or 1, S, S').
 Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Rows of queries per chunk, so that their scores fit in a core's cache.
+# Of ``_equal_lengths``: rows of queries per chunk, so that their scores fit in a core's cache.
 _CHUNK = 512
-
 # PyTorch's softmax is not vectorised for rows shorter than a vector register.
 _SHORT = 16
 # At least the number of elements in any vector register.
 _REGISTER = 64
-
 # In bfloat16 PyTorch's kernel is faster for few tokens, because it is a single call, and for long
 # sequences on processors with matrix units, which it uses. In float32 results must not depend on
 # the number of sequences.
