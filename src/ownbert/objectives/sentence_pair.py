@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ownbert.exceptions import InputError
 from ownbert.objectives.objective import Loss, PretrainingObjective, cross_entropy_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ownbert.batches.batch import Batch
-
-from collections.abc import Set
-
-from ownbert.exceptions import InputError
 
 
 @dataclass(frozen=True)
