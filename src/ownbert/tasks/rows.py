@@ -115,8 +115,9 @@ def read_table(
         where = place(path, line)
         row_texts = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
         row_id = id_value(values[end], named=id is not None) if ids else None
-        words = len(row_texts[0].split())
-        tags = read_features(values[start:end], features, words, where)
+        tags: Cells = ()
+        if features:
+            tags = read_features(values[start:end], features, len(row_texts[0].split()), where)
         yield TableRow(line, where, row_texts, values[len(texts) : start], row_id, tags)
 
 
