@@ -189,23 +189,6 @@ def models_of(opened: Opened) -> list[Any]:
     ]
 
 
-def embedder_of(opened: Opened, held_out: HeldOut) -> Embedder | None:
-    """The network whose vectors the scope of a folder uses.
-
-    Raises:
-        InputError: the network is missing or was replaced.
-    """
-    if held_out.encoder is None:
-        return None
-    folder = opened.folder / held_out.encoder
-    if not folder.is_dir() or weights_checksums(folder) != held_out.encoder_weights:
-        raise InputError(
-            f"{folder}, whose vectors detect texts that fit no label, is missing or has other "
-            "weights; calibrate again: --calibrate FILE"
-        )
-    return Embedder(folder, device=opened.compute.device)
-
-
 def _network(opened: Opened) -> tuple[str, bool] | None:
     """The folder of the network for vectors, relative to the model folder if inside it, and whether
     the network was not trained on labels: the one before that training if it is available, else the

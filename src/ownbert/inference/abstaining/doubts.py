@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint.model_files import weights_checksums
+from ownbert.exceptions import InputError
 from ownbert.inference.compute import Say
+from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.opened import Opened
 from ownbert.tasks.metrics import auroc
 from ownbert.tasks.rows import OutputOptions, Row
@@ -43,27 +46,37 @@ class Doubts:
 
     def with_options(self, options: OutputOptions) -> "Doubts":
         """The same calibration, with its network in memory, for other options."""
-        self._opened.task.refuse_output_options(options)
         others = copy.copy(self)
         others._choose(options)
         return others
 
     def _choose(self, options: OutputOptions) -> None:
-        from ownbert.inference.abstaining.calibrate import embedder_of
-
         self.threshold = self.least = None
         if options.coverage is not None:
             self.least = self._held_out.least_probability(options.coverage) - _ROUNDING
         if options.unknown is not None:
             self.threshold = self._held_out.threshold(options.unknown)
-            self._embedder = self._embedder or embedder_of(self._opened, self._held_out)
+            self._embedder = self._embedder or self._open_embedder()
+
+    def _open_embedder(self) -> Any:
+        """The network whose vectors the scope uses; None without one."""
+        from ownbert.inference.embedding.embedder import Embedder
+
+        if self._held_out.encoder is None:
+            return None
+        folder = self._opened.folder / self._held_out.encoder
+        if not folder.is_dir() or weights_checksums(folder) != self._held_out.encoder_weights:
+            raise InputError(
+                f"{folder}, whose vectors detect texts that fit no label, is missing or has other "
+                "weights; calibrate again: --calibrate FILE"
+            )
+        return Embedder(folder, device=self._opened.compute.device)
 
     def scores(self, probabilities: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
         """Out-of-scope scores (N), from probabilities (N, C): higher means less likely in scope."""
         scope = self._held_out.scope
         if scope is None or self._embedder is None:
             return 1 - probabilities.max(1)
-        from ownbert.inference.embedding.embedding_outputs import of_length_one
         from ownbert.inference.frozen_probe import embed_rows
 
         texts = [row.texts for row in rows]
