@@ -83,10 +83,10 @@ def columns(path: Source) -> list[str]:
         return list(path.names)
     source = Path(path)
     kind = kind_of(source)
-    refuse_unreadable(source)
     if kind == "delimited":
         return delimited.read_header(source)
     if kind == "parquet":
+        refuse_unreadable(source)
         return list(parquet_file(source, source).schema_arrow.names)
     if kind == "txt":
         for _ in islice(open_text(source), _SNIFFED):  # refuses binary files
