@@ -20,7 +20,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.output.prediction_writer import PredictionWriter
 from ownbert.nn.model import Model
-from ownbert.tables.delimited import read_rows
+from ownbert.tables.delimited import open_rows
 from ownbert.tasks.forward import batched_forward as forward
 from ownbert.tasks.forward.batched_forward import forward_rows
 from ownbert.tasks.forward.packed_network import PackedNetwork
@@ -117,7 +117,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path, name: str):
     file = PredictionWriter(tmp_path / name, {}, resume=False)
     file.write([{"text": text, "label": "x"} for text in texts])
     file.finish()
-    assert [cells[0] for _, cells in read_rows(tmp_path / name, [0])] == texts
+    assert [cells[0] for _, cells in open_rows(tmp_path / name)[1]] == texts
     frame = pytest.importorskip("pandas").read_csv(
         tmp_path / name, sep="," if name == "a.csv" else "\t"
     )

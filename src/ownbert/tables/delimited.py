@@ -39,33 +39,27 @@ def sniff_delimiter(header: str) -> str:
     return next((mark for mark in marks if mark in unquoted), (marks or [NO_DELIMITER])[0])
 
 
-def read_header(path: Path) -> list[str]:
-    """The column names in the first line, stripped of spaces.
-
-    Raises:
-        InputError: there is no header.
-    """
-    for _, fields in all_rows(path, open_text(path)):
-        return [name.strip() for name in fields]
-    raise InputError(f"{path} is empty")
-
-
-def read_rows(path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Stream (line number, wanted fields) of every row after the header.
+def open_rows(path: Path) -> tuple[list[str], Iterator[_Row]]:
+    """The column names in the first line, stripped of spaces, and the rows after it.
 
     Rows that repeat the header, as in concatenated files, are skipped with a warning at the end. In
     a single column such a row is a text.
 
     Raises:
-        InputError: a row has another number of fields than the header.
+        InputError: there is no header; or, during iteration, a row has another number of fields.
     """
     rows = all_rows(path, open_text(path))
-    _, header = next(rows, (0, []))
-    names = [name.strip() for name in header]
+    if (header := next(rows, None)) is None:
+        raise InputError(f"{path} is empty")
+    names = [name.strip() for name in header[1]]
+    return names, _after_header(path, names, rows)
+
+
+def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Iterator[_Row]:
     repeated: list[int] = []
     for number, fields in rows:
-        if len(fields) != len(header):
-            raise InputError(_wrong_count(path, number, len(fields), len(header)))
+        if len(fields) != len(names):
+            raise InputError(_wrong_count(path, number, len(fields), len(names)))
         if (
             fields[0].strip() == names[0]
             and len(names) > 1
@@ -73,7 +67,7 @@ def read_rows(path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[st
         ):
             repeated.append(number)
             continue
-        yield number, tuple(fields[index] for index in wanted)
+        yield number, fields
     if repeated:
         times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
         warn_of_input(f"{path}, line {repeated[0]} repeats the header and is skipped{times}")

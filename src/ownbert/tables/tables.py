@@ -84,7 +84,7 @@ def columns(path: Source) -> list[str]:
     source = Path(path)
     kind = kind_of(source)
     if kind == "delimited":
-        return delimited.read_header(source)
+        return delimited.open_rows(source)[0]
     if kind == "parquet":
         refuse_unreadable(source)
         return list(parquet_file(source, source).schema_arrow.names)
@@ -119,15 +119,17 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
 
     Values are lists, numbers, texts, or None if null or missing; csv and tsv have texts only.
     """
-    present = columns(path)
+    kind = kind_of(path)
+    opened = delimited.open_rows(Path(str(path))) if kind == "delimited" else None
+    present = columns(path) if opened is None else opened[0]
     for name in names:
         require_column(present, name, source=path, option="--text-column or --label-column")
+    if opened is not None:
+        places = [present.index(name) for name in names]
+        return ((number, tuple(fields[i] for i in places)) for number, fields in opened[1])
     if isinstance(path, MemoryTable):
         return path.read(names)
     source = Path(path)
-    kind = kind_of(source)
-    if kind == "delimited":
-        return delimited.read_rows(source, [present.index(name) for name in names])
     if kind == "parquet":
         return _parquet_rows(source, names)
     return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
