@@ -621,7 +621,7 @@ def test_two_rows_are_fitted(tmp_path: Path):
     ("texts", "labels", "message"),
     [
         (["half \ud800"] * 4, ["x", "y"] * 2, "surrogate"),
-        (["a", "b"], [object(), object()], "row 1: 'label' is a object, not a text"),
+        (["a", "b"], [object(), object()], "row 1: 'label' is of type object, not a text"),
     ],
 )
 def test_bad_rows_in_memory_are_one_line(texts: list[str], labels: list[object], message: str):

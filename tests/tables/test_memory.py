@@ -205,7 +205,7 @@ def test_columns_of_the_same_name_are_not_written():
         ([], "train is empty"),
         (["a"], "train: a row must be a text and its label, not 'a'"),
         ([("a", "b"), ("a",)], "train, row 2 has 1 values and row 1 has 2"),
-        ([{"a": 1}, "b"], "train, row 2 is a str among mappings"),
+        ([{"a": 1}, "b"], "train, row 2 is of type str among mappings"),
         ({"text": "a"}, "train: the columns of a mapping must be lists; a single row is"),
         ({"text": ["a"], "label": ["a", "b"]}, "train: .* differ in length: text 1, label 2"),
         ({"train": pa.table({"a": [1]})}, r"train has several tables \(train\); choose one: data"),

@@ -276,8 +276,8 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise InputError(
-                f"{name}, row {number} is a {type(row).__name__} among mappings; all rows must "
-                "have the same form"
+                f"{name}, row {number} is of type {type(row).__name__} among mappings; all rows "
+                "must have the same form"
             )
         columns.update({str(key): key for key in row})
     return MemoryTable(

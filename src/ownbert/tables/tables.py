@@ -210,7 +210,7 @@ def as_text(value: object, name: str, where: str) -> str:
             f"{where}: {name!r} is an object, not a text; each line must be a row, as pandas "
             "writes with to_json(path, orient='records', lines=True)"
         )
-    raise InputError(f"{where}: {name!r} is a {type(value).__name__}, not a text")
+    raise InputError(f"{where}: {name!r} is of type {type(value).__name__}, not a text")
 
 
 def parquet_file(source: Any, name: PathLike) -> Any:
