@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers import BertTokenizerFast
 
 from ownbert.corpus.documents import read_documents
 from ownbert.corpus.learn_vocabulary import (
@@ -154,6 +155,27 @@ import sys
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 learn_vocabulary(sys.argv[1], sys.argv[2], vocab_size=1500)
 """
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("में है", "मैं हो"), ("ปิด มา", "ปีด ม้า"), ("がき Tea", "かき Tea")]
+)
+def test_vowel_signs_and_voicing_marks_are_no_accents(tmp_path: Path, one: str, other: str):
+    learn_vocabulary([one, other] * 3, tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    ids, others = tokenizer.encode_batch([one, other])
+    assert ids != others
+    assert tokenizer.encode(one.upper()) == ids
+    theirs = BertTokenizerFast.from_pretrained(tmp_path)
+    assert theirs(one, add_special_tokens=False)["input_ids"] == ids
+
+
+def test_accents_are_stripped(tmp_path: Path):
+    """Also points and vowels that are seldom written, and in text with a few other signs."""
+    texts = ["Ñandú שָׁלוֹם مُحَمَّد", *["plain words of another language"] * 9, "में"]
+    learn_vocabulary(texts, tmp_path, min_count=1)
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.encode(texts[0]) == tokenizer.encode("nandu שלום محمد")
 
 
 def test_wordpiece_is_the_same_on_every_run(tmp_path: Path, shared_data: Path):

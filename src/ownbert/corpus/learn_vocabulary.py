@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import category, name, normalize
 
 from ownbert import limits
 from ownbert.checks import between, known, up_to
@@ -47,6 +48,10 @@ CHARACTERS_PER_ENTRY = 500
 SMALL_SIZE = 2_000
 # Maximum share of single characters among the entries.
 ALPHABET_SHARE = 0.6
+# From this share of vowel signs (Hindi, Thai) or voicing marks (Japanese), accents are kept.
+_VOWEL_SIGNS = 0.01
+# First words in the Unicode names of marks that most readers can do without.
+_ACCENTS = {"COMBINING", "HEBREW", "ARABIC", "SYRIAC", "VARIATION"}
 PROGRESS_EVERY = 200
 # Number of byte values, each of which has a token in byte-level BPE.
 BYTES = 256
@@ -85,7 +90,8 @@ def learn_vocabulary(
         min_count: minimum frequency of entries; by default 3 for ``blank`` and 2 for ``wordpiece``.
         text_column, layout: see ``read_documents``.
         encoding: encoding of text files; by default UTF-8.
-        lowercase: whether to lower-case text; no effect on ``blank``.
+        lowercase: whether to lower-case text and strip accents; no effect on ``blank``. Accents are
+            kept in text with vowel signs, which BERT's rules would strip too.
         progress: called with the number of documents read so far in each pass over the corpus
             (``wordpiece`` makes three).
 
@@ -285,6 +291,10 @@ def _learn_wordpiece(
         characters.update(piece)
     largest = WORDPIECE_SIZE if vocab_size is None else vocab_size
     room = min(int(ALPHABET_SHARE * largest), largest - len(SPECIAL_TOKENS))
+    strip_accents = False if lowercase and _has_vowel_signs(characters) else None
+    backend = wordpiece_backend(
+        SPECIAL_TOKENS, do_lower_case=lowercase, strip_accents=strip_accents
+    )
     alphabet, continued = choose_alphabet(characters, backend, room=room, min_count=least)
     size = vocab_size
     if size is None:
@@ -301,8 +311,27 @@ def _learn_wordpiece(
             raise InputError(_too_long(long, words))
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
     vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
-    tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
+    tokenizer = Tokenizer.wordpiece(
+        vocabulary, do_lower_case=lowercase, strip_accents=strip_accents
+    )
     return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
+
+
+def _has_vowel_signs(characters: Counter[str]) -> bool:
+    """Whether stripping accents would make different words equal."""
+    signs = sum(
+        count
+        for character, count in characters.items()
+        if any(map(_is_vowel_sign, normalize("NFD", character)))
+    )
+    return signs > _VOWEL_SIGNS * characters.total()
+
+
+def _is_vowel_sign(character: str) -> bool:
+    if category(character) != "Mn":
+        return False
+    words = name(character, "").split(" ")
+    return words[0] not in _ACCENTS or words[1:2] == ["KATAKANA-HIRAGANA"]
 
 
 def _too_long(long: int, words: int) -> str:

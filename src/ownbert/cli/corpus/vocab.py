@@ -39,7 +39,11 @@ def vocab(
         ),
     ] = None,
     lowercase: Annotated[
-        bool, typer.Option(help="Lowercase text and strip accents (wordpiece only).")
+        bool,
+        typer.Option(
+            help="Lowercase text and strip accents (wordpiece only). Accents are kept in text with "
+            "vowel signs, such as Hindi or Thai."
+        ),
     ] = True,
     text_column: TextColumn = None,
     layout: Layout = "auto",
