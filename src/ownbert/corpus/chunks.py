@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.batches.word_features import Features, number_tags, tag_ids
 from ownbert.corpus.documents import Document
 from ownbert.corpus.duplicate_filter import DuplicateFilter, digest
-from ownbert.text.sentences import CLOSING, split_sentences
+from ownbert.text.sentences import CLOSING, ENDS, split_sentences
 
 # Characters of a chunk.
 CHUNK_SIZE = 2_000_000
@@ -29,7 +29,7 @@ PRESPLIT, DOCUMENT_ENDS, PIECE_ENDS, WORDS = 1, 2, 4, 8
 # Characters that separate words for all tokenizers; Python's \s includes some that do not.
 _SPACE = re.compile("[ \t\n\r\u3000]")
 _NO_SPACE = re.compile("[^ \t\n\r\u3000]")
-_MAY_END = tuple(".!?。！？；…｡" + CLOSING)
+_MAY_END = tuple(ENDS + CLOSING)
 # Distance before the limit that is searched first for a place to split.
 _TAIL = 1 << 12
 

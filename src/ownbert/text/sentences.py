@@ -1,7 +1,8 @@
 """Sentence splitting of plain text in English and Chinese, with a rule that takes linear time.
 
 An English sentence ends after ``.``, ``!`` or ``?`` (and closing quotes and brackets) if whitespace
-and a character that can start a sentence follow. A full stop after a common abbreviation, a single
+and a character that can start a sentence follow; the marks of Hindi, Arabic, Urdu, Armenian,
+Ethiopic, Burmese and Khmer follow the same rule. A full stop after a common abbreviation, a single
 initial or the number of a list item does not end a sentence. A Chinese sentence ends after a run of
 ``。！？；……`` and closing quotes, with or without whitespace. A line break ends any sentence.
 """
@@ -9,8 +10,9 @@ initial or the number of a list item does not end a sentence. A Chinese sentence
 import re
 
 CLOSING = "\"'”’»)]}）】》」』〉〕"
+ENDS = ".!?。！？；…｡।॥؟۔։።။។"
 # A match always takes the whole run, so no character is scanned twice.
-RUN = re.compile(rf"([.!?。！？；…｡]+[{re.escape(CLOSING)}]*)(\s*)")
+RUN = re.compile(rf"([{ENDS}]+[{re.escape(CLOSING)}]*)(\s*)")
 CHINESE_END = re.compile(r"[。！？；｡]|……")
 OPENING = frozenset("\"'“‘«([{（【《「『〈〔¿¡")
 LOOK_BACK = 24
