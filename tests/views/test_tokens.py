@@ -40,6 +40,7 @@ def test_words_have_their_marks_however_they_are_written():
     assert split("हिन्दी का दिन।") == ["हिन्दी", "का", "दिन", "।"]
     assert split("Gu\u0303ahẽ g\u0303a, İzmir") == ["gũahẽ", "g\u0303a", ",", "i\u0307zmir"]
     assert split("good ❤\ufe0f 北京x") == ["good", "❤", "\ufe0f", "北", "京", "x"]
+    assert split("ม้าหมา") == ["ม้", "า", "ห", "ม", "า"]
     for text in ("Ñe'ẽ e\u0323\u0301 Å", "한국어", "שָׁלוֹם"):
         assert split(normalize("NFD", text)) == split(normalize("NFC", text))
 

@@ -81,7 +81,7 @@ def _pattern(kind: str) -> re.Pattern[str]:
     if kind != "marked":
         return {"ids": _NON_SPACES, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
     letters, inside = rf"[^\W{_UNSPACED}]", rf"(?![\0-\u02ff])[{marks()}{_JOINERS}]+"
-    return re.compile(rf"[{_UNSPACED}]|{letters}+(?:{inside}{letters}*)*|[^\w\s]")
+    return re.compile(rf"[{_UNSPACED}][{marks()}]*|{letters}+(?:{inside}{letters}*)*|[^\w\s]")
 
 
 def in_lower_case(text: str, kind: str) -> str:
