@@ -19,10 +19,11 @@ from ownbert.serve.served_model import ServedModel
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
+from ownbert.views.tokens import KINDS
 from ownbert.views.view_features import VIEWS, Texts
 from support.cli import run_cli
 
-WORDS = ("Red", "green", "blue,", "It's", "日本", "x1", "İn", "ΟΔΟΣ", "a")
+WORDS = ("Red", "green", "blue,", "It's", "日本", "x1", "İn", "ΟΔΟΣ", "a", "n\u0303e\u0303", "दिन")
 
 
 def texts_of(kind: str, count: int) -> list[str]:
@@ -36,7 +37,7 @@ def texts_of(kind: str, count: int) -> list[str]:
     return ["  ".join(rng.choices(WORDS, k=7)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", ["ids", "words", "chinese"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_parts_of_a_text_add_up_to_the_output(kind: str, name: str):
     rows = [(text,) for text in texts_of(kind, 40)]
@@ -82,6 +83,15 @@ def test_shares_follow_from_the_weights_of_all_models(linear: Path):
     assert values[0] > 0 > values[2]
     (raw,), _ = open_folder(linear).raws([row])
     assert probability == pytest.approx(raw[index])
+
+
+def test_vowel_signs_are_explained_with_their_letters(
+    linear: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = LinearShares(open_folder(linear))
+    monkeypatch.setattr(LinearShares, "_kind", "chinese")
+    words = found.words(Row(0, ("ม้ากิน ab",)))
+    assert [(word.start, word.end) for word in words] == [(0, 2), (2, 3), (3, 5), (5, 6), (7, 9)]
 
 
 def test_commands_use_the_linear_models_or_say_what_is_missing(linear: Path, topics: Path):

@@ -65,7 +65,7 @@ class LinearShares:
     def words(self, row: Row) -> list[Word]:
         """The words of a row: separated by spaces, or single characters in scripts without
         spaces."""
-        kind = "chinese" if self._kind == "chinese" else "ids"
+        kind = "marked" if self._kind == "chinese" else "ids"  # vowel signs stay with letters
         return [
             Word(number, start, end, ())
             for number, text in enumerate(row.texts)
