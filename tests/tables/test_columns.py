@@ -37,6 +37,15 @@ def test_texts_and_labels_by_their_usual_names_or_what_is_left(found):
         found("classify", "a,b,text")
 
 
+def test_named_columns_may_have_their_accents_apart(found):
+    apart, header = "ti\u0301tulo", "ti\u0301tulo,opinio\u0301n,genre"
+    assert found("text", header, ColumnNames(text="título")) == {"text": apart}
+    given = ColumnNames(text="opinión", label="genre, título")
+    assert found("multilabel", header, given)["label"] == f"genre,{apart}"
+    both = f"título,{apart},genre"
+    assert found("text", both, ColumnNames(text=apart)) == {"text": apart}
+
+
 def test_numbers_come_before_labels_and_may_be_several(found):
     assert found("regress", "id,score,words here") == {"label": "score", "text": "words here"}
     assert found("regress", "label,text,rating")["label"] == "rating"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
+from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short, option_with
 from ownbert.files.text_files import open_text
@@ -337,6 +338,9 @@ def _named_columns(
     several = [given]
     if spec.several and given not in names:
         several = [name.strip() for name in given.split(",")]
+    # Some programs write accents apart (NFD), keyboards do not; both look the same.
+    composed = {normalize("NFC", name): name for name in names} | {name: name for name in names}
+    several = [composed.get(name, composed.get(normalize("NFC", name), name)) for name in several]
     option = f"{spec.option} of {spec.of}" if spec.of else spec.option
     for name in several:
         require_column(names, name, source=path, option=option)
