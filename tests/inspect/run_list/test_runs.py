@@ -119,13 +119,17 @@ def test_what_a_run_says(runs: Path):
         ("span_corruption", {"model_type": "t5", "num_layers": 3, "d_model": 96}, "span loss"),
     ],
 )
-def test_runs_of_xlnet_and_t5(tmp_path: Path, objective: str, config: dict, heading: str):
+def test_runs_of_other_architectures(tmp_path: Path, objective: str, config: dict, heading: str):
     for name, loss in (("a", 5.0), ("b", 4.0)):
         write_run(tmp_path / name, dump(resolve(PretrainRecipe)), 5, [])
         row = {"step": 9, "seconds": 1.0, "evaluation": True, "loss": loss, "unigram_loss": 7.0}
         write_run(tmp_path / name, None, 5, [row | {f"{objective}_loss": loss}])
         (tmp_path / name / "config.json").write_text(json.dumps(config))
-    runs = find_runs(tmp_path, sort=f"{objective}_loss").runs
+    write_run(tmp_path / "c", dump(resolve(TranslateRecipe)), 5, [])
+    translator = {"model_type": "marian", "encoder_layers": 1, "decoder_layers": 2, "d_model": 32}
+    (tmp_path / "c" / "config.json").write_text(json.dumps(translator))
+    assert read_run(tmp_path / "c").size == "1x32"
+    runs = find_runs(tmp_path, sort=f"{objective}_loss").runs[:2]
     assert [(run.name, run.size) for run in runs] == [("b", "3x96"), ("a", "3x96")]
     assert heading in show_runs(runs)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ownbert.config.encoder import SIZES
 from ownbert.exceptions import InputError
-from ownbert.families import FAMILIES
+from ownbert.families import ENCODER_DECODERS, FAMILIES
 from ownbert.files.json_files import read_json, read_yaml
 from ownbert.objectives import PRETRAINING
 from ownbert.run.file_names import RECIPE
@@ -238,9 +238,10 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
         config = read_json(folder / "config.json")
     except InputError:
         return str(settings.get("model.size", "?"))
-    family = FAMILIES.get(config.get("model_type"))
+    family = {**ENCODER_DECODERS, **FAMILIES}.get(config.get("model_type"))
     names = {} if family is None else family.names
     layers, width = (config.get(names.get(n, n)) for n in ("num_hidden_layers", "hidden_size"))
+    layers = config.get("encoder_layers", layers)
     named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
     return next(named, f"{layers}x{width}")
 
