@@ -18,6 +18,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
+from ownbert.run.file_names import GENERATOR
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import pick_device
 
@@ -107,6 +108,11 @@ class Filler:
         description = _with_mlm_head(describe(folder))
         where = description.folder
         head = next((spec for spec in description.specs if spec.kind == "mlm"), None)
+        if head is None and where is not None and (where / GENERATOR).is_dir():
+            raise InputError(
+                f"{where} is the discriminator of an ELECTRA, which predicts no words; use its "
+                f"generator, {where / GENERATOR}"
+            )
         if head is None:
             raise InputError(
                 f"{where} is a {description.architecture}, which has no masked-language-model "

@@ -37,6 +37,7 @@ from ownbert.pretraining.phase_data import PhaseData, make_phase_data
 from ownbert.pretraining.pretrain_recipe import DEFAULT_MINUTES, SAMPLED_FROM, PretrainRecipe
 from ownbert.pretraining.pretrained_card import write_card
 from ownbert.pretraining.vocabulary_alignment import position_limit
+from ownbert.run.file_names import GENERATOR
 from ownbert.run.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
@@ -270,7 +271,7 @@ class Pretraining(TrainingRun):
         output = folder.path
         if world.first:
             write_canaries(output, self.canaries)
-        folders = {output: learner.model, output / "generator": learner.generator}
+        folders = {output: learner.model, output / GENERATOR: learner.generator}
         for path, model in folders.items():
             if model is None:
                 continue

@@ -14,6 +14,6 @@ HELD_OUT = "held_out.npz"
 HELD_OUT_NETWORK = "held_out_network.npz"
 # Sequences planted in the training text of a pretrained model.
 CANARIES = "canaries.json"
-# Subfolders: the network whose vectors a linear model uses, and the source vocabulary of a
-# translation model with two vocabularies.
-ENCODER, SOURCE = "encoder", "source"
+# Subfolders: the network whose vectors a linear model uses, the source vocabulary of a translation
+# model with two vocabularies, and the generator of an ELECTRA.
+ENCODER, SOURCE, GENERATOR = "encoder", "source", "generator"

@@ -1,6 +1,7 @@
 """``ownbert fill`` as a user meets it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,10 @@ def test_mistakes_get_one_line(pretrained: Path, classifier: Path, tmp_path: Pat
     (tmp_path / "bad.txt").write_bytes(b"w1 [MASK]\n\xff\n")
     (tmp_path / "a.txt").write_bytes(b"w1 [MASK]\n\nw1 w2\n")
     (tmp_path / "a.csv").write_bytes(b"id,text\n1,\n2,w1 w2\n")
+    electra = shutil.copytree(classifier, tmp_path / "electra")
+    (electra / "generator").mkdir()
     for arguments, given, said in [
+        ((electra, "[MASK]"), b"", f"use its generator, {electra / 'generator'}"),
         ((tmp_path / "none", "[MASK]"), b"", "no such folder"),
         ((tmp_path, "[MASK]"), b"", "config.json; is"),
         ((pretrained, "w1 w2"), b"", "text 1 has no mask: 'w1 w2'; write [MASK]"),
