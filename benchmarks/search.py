@@ -17,7 +17,7 @@ from time import process_time
 import numpy as np
 
 from ownbert import build_index
-from ownbert.unlabelled.index import WAYS
+from ownbert.unlabelled.index import RANKINGS
 
 TOP = 10
 FORMS, APPROXIMATE = ("float16", "int8"), "approximate"
@@ -65,7 +65,7 @@ def time_titles(model: Path, texts: list[str], count: int, forms: list[str]) -> 
                 ]
                 print(f"approximate: {np.mean(shared):.3f} of the nearest {TOP} are found")
             print(f"{name}: {count:,} titles indexed in {took:.1f} s, {size / 1e6:.0f} MB")
-            for by in WAYS:
+            for by in RANKINGS:
                 index.search(given[0], by=by)
                 times = []
                 for query in given[:: max(1, count // 50)]:
@@ -97,7 +97,7 @@ def main() -> None:
             index = build_index(given.model, texts, Path(folder, form), form=form)
             print(f"{form}: {len(index):,} texts indexed in {process_time() - start:.1f} s")
             index.search(queries[0])
-            for by in WAYS:
+            for by in RANKINGS:
                 start = process_time()
                 found = index.search(queries, top_k=TOP, by=by)
                 took = (process_time() - start) / len(queries)
