@@ -5,9 +5,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ownbert import evaluate, finetune
+from ownbert import OwnBertClassifier, OwnBertRegressor, evaluate, finetune
 from ownbert.exceptions import InputError
 from ownbert.finetuning import finetuning_run as run
 
@@ -63,6 +64,19 @@ def test_the_network_is_not_below_its_start(pretrained: Path, tmp_path: Path):
     first, *_, last = evaluations(out)
     assert last["macro_f1"] < first["macro_f1"]
     assert evaluate(out, train).values["macro_f1"] == pytest.approx(first["macro_f1"], abs=0.02)
+
+
+def test_weighted_rows_start_at_a_weighted_linear_model(pretrained: Path):
+    given: dict[str, Any] = {"model": pretrained, "epochs": 1, "learning_rate": 1e-9}
+    texts, topics = rows("classify", 20)
+    weights = np.resize([0.5, 1.5, 0.0], len(topics))  # "blue" counts nothing
+    classifier = OwnBertClassifier(**given).fit(texts, topics, weights)
+    assert classifier.score(texts, topics, weights) > 0.9
+    assert "blue" not in classifier.predict(texts)
+    texts, numbers = rows("regress", 20)
+    wrong = [*numbers[:15], *(1000.0 - number for number in numbers[15:])]
+    regressor = OwnBertRegressor(**given).fit(texts, wrong, np.repeat([1.0, 0.0], 15))
+    assert regressor.score(texts[:15], numbers[:15]) > 0.9
 
 
 def test_another_start_is_refused(pretrained: Path, tmp_path: Path):

@@ -207,7 +207,7 @@ class FinetuningRun(TrainingRun):
             return False
         if given.head_init is None and (given.new or len(rows) >= FEW):
             return False
-        return not self._has_soft_targets and all(row.weight == 1 for row in rows)
+        return not self._has_soft_targets
 
     @property
     def keeps_head(self) -> bool:

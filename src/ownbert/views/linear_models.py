@@ -45,17 +45,20 @@ class Targets:
         task: classify, multilabel or regress.
         values: classify: (N) label indices; multilabel: (N, C) of 0 and 1; regress: (N, C).
         size: number of labels or values C.
+        each_row: (N) weights of the rows, for regression and for labels from dense features.
     """
 
     task: str
     values: np.ndarray
     size: int
+    each_row: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, rows: Any) -> "Targets":
-        return Targets(self.task, self.values[rows], self.size)
+        each_row = None if self.each_row is None else self.each_row[rows]
+        return replace(self, values=self.values[rows], each_row=each_row)
 
 
 @dataclass(frozen=True)
@@ -286,7 +289,8 @@ def _dense_regression(
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         coefficients = flat.reshape(shape)
         weights, bias = coefficients[:-1], coefficients[-1]
-        loss, slope = loss_and_slope(targets, product(matrix, weights) + bias)
+        scores = product(matrix, weights) + bias
+        loss, slope = loss_and_slope(targets, scores, targets.each_row)
         across = product(matrix.T, slope)
         gradient = np.concatenate([scale * across + penalty * weights, [scale * slope.sum(0)]])
         return scale * loss + penalty / 2 * float((weights**2).sum()), gradient.ravel()
@@ -322,7 +326,7 @@ def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
         from sklearn.linear_model import Ridge
     solver = "cholesky" if isinstance(features, np.ndarray) else "sparse_cg"
     fitted = Ridge(alpha=1 / strength, solver=solver, tol=1e-3)
-    fitted.fit(_int32_indices(features), targets.values)
+    fitted.fit(_int32_indices(features), targets.values, sample_weight=targets.each_row)
     weights = np.asarray(fitted.coef_, dtype=np.float32).reshape(targets.size, -1).T
     bias = np.broadcast_to(np.asarray(fitted.intercept_, dtype=np.float32), targets.size)
     return LinearModel(np.ascontiguousarray(weights), bias.copy(), "numbers")

@@ -8,6 +8,7 @@ of the head's last layer, C labels or regression values.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -99,8 +100,8 @@ def inputs_of_head(
 
 
 def _targets(task: Any, rows: Sequence[Row]) -> Targets:
-    """The rows' targets; regression values are standardised, as for the network."""
-    targets = targets_of(task, rows)
+    """The rows' targets and weights; regression values are standardised, as for the network."""
+    targets = replace(targets_of(task, rows), each_row=np.array([row.weight for row in rows]))
     if task.name != "regress":
         return targets
-    return Targets(targets.task, np.stack([task.target(row) for row in rows]), targets.size)
+    return replace(targets, values=np.stack([task.target(row) for row in rows]))
