@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 import ownbert
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
+from ownbert.fitting.network_probe import probe
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.task import restored_task
@@ -103,6 +104,15 @@ def test_texts_without_a_known_word_are_reported(linear_blend: Path, tmp_path: P
         path.write_text(f"text,label\n{word},red\nhello,blue\n")
         done = run_cli("evaluate", linear_blend, path)
         assert ("warning: the models know no word of these texts" in done.stderr) == expected
+
+
+def test_words_that_a_frozen_network_does_not_know_are_reported(
+    pretrained: Path, topics: Path, tmp_path: Path
+):
+    probe(pretrained, topics / "train.csv", tmp_path / "probe")
+    for text, expected in (("hello there", True), ("red1", False)):
+        done = run_cli("predict", tmp_path / "probe", text)
+        assert ("vocabulary contains no word of these texts" in done.stderr) == expected
 
 
 def test_texts_without_known_words_are_counted_as_they_are_predicted(tmp_path: Path):

@@ -17,6 +17,7 @@ from ownbert.inference.opened import Networks, Opened, characters, describe_memb
 from ownbert.run.file_names import BLEND
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
+from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import check_time
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, rows_without_features
@@ -164,13 +165,15 @@ class OpenedBlend(Opened):
         self.members = list(dict.fromkeys([folder, *paths]))
         self.networks = self.scores.networks
         self.engines = [choice for network in self.networks for choice in network.engines]
-        probes = [
-            m.embedder for each in self.scores.models for m in each if isinstance(m, FrozenProbe)
-        ]
-        self.tokenizer = next((each.tokenizer for each in (*self.networks, *probes)), None)
         self.seen = self.without_features = 0
         for models, member in zip(self.scores.models, blend.members, strict=True):
             self._check(models, member)
+        self.probes = [
+            m.embedder for each in self.scores.models for m in each if isinstance(m, FrozenProbe)
+        ]
+        for probe in self.probes:  # forget the words of the checks
+            probe.unknown = UnknownWords(probe.tokenizer)
+        self.tokenizer = next((one.tokenizer for one in (*self.networks, *self.probes)), None)
         if compute.engine not in (None, AUTO, TORCH) and not self.engines:
             raise InputError(f"{self.folder} has no network for --engine {compute.engine}; omit it")
 
@@ -202,10 +205,13 @@ class OpenedBlend(Opened):
         return list(from_scores(self.task.name, scores)), unknown.tolist()
 
     def warnings(self) -> Iterator[str]:
-        """Warnings of the first network, as the others read rows in the same way, or of the linear
-        models."""
+        """Warnings of the first network, as the others read rows in the same way, or of the frozen
+        network, and of the linear models."""
         for network in self.networks[:1]:
             yield from network.warnings()
+        for probe in () if self.networks else self.probes[:1]:
+            if warning := probe.unknown.warning():
+                yield warning
         if self.seen and self.without_features == self.seen:
             yield (
                 "warning: the models know no word of these texts, so all predictions are the same; "
