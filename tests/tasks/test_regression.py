@@ -286,6 +286,28 @@ def test_what_is_no_number_is_refused(tmp_path: Path, name: str, text: str, mess
         read(tmp_path, text, name)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "first"),
+    [
+        (("810", "1.080", "4.351"), None),
+        (("1", "1.333", "1.667", "2"), 1.0),  # means of three ratings
+        (("4.350", "5.000", "12.125"), 4.35),
+        (("1.080", "2.5", "3"), 1.08),
+        (("0.120", "3"), 0.12),
+    ],
+)
+def test_points_between_thousands_are_not_read_as_decimal_points(
+    tmp_path: Path, numbers: tuple[str, ...], first: float | None
+):
+    text = "text;score\n" + "".join(f"x;{number}\n" for number in numbers)
+    if first is not None:
+        assert read(tmp_path, text)[0][0] == (first,)
+        return
+    message = "line 3: column 'score' has '1.080', and its numbers below 1,000 have no point"
+    with pytest.raises(InputError, match=f"{message}.*write 1080, or 1.08 if it is decimal"):
+        read(tmp_path, text)
+
+
 def test_lists_of_one_number_are_numbers(tmp_path: Path):
     rows = '{"text": "x", "score": [1.5]}\n{"text": "y", "score": [2]}\n'
     assert read(tmp_path, rows, "t.jsonl") == ([(1.5,), (2.0,)], ("score",))

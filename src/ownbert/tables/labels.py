@@ -42,6 +42,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
 _THOUSANDS_AND_POINT = re.compile(_THOUSANDS.pattern + r"\.\d+", re.ASCII)
+_UP_TO_THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})?)", re.ASCII)
 # A currency before a number; a currency, a percent sign or a short unit after it.
 _WITH_UNIT = re.compile(
     r"([$€£¥₩₹₽]|[A-Z]{3} )? ?[+-]?\d[\d.,]*"
@@ -343,6 +344,17 @@ def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str]
     if not sure and _are_pairs(texts):
         return None
     return "", ","
+
+
+def point_at_thousands(texts: Sequence[str]) -> str | None:
+    """A number such as "1.080" whose point separates thousands; None if points are decimal.
+
+    Decimals of three digits could have the same form, but of those that a program writes, either
+    none ends with 0 or none is without a point.
+    """
+    if not all(map(_UP_TO_THOUSANDS.fullmatch, texts)) or all("." in text for text in texts):
+        return None
+    return next((text for text in texts if "." in text and text.endswith("0")), None)
 
 
 def _are_pairs(texts: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.columns import ColumnNames
-from ownbert.tables.labels import LabelCells, number_signs, with_point
+from ownbert.tables.labels import LabelCells, number_signs, point_at_thousands, with_point
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
@@ -60,6 +60,7 @@ class RegressionTask(SentenceTask):
         for i, name in enumerate(names):
             cells = LabelCells([row.cells[i] for row in table], places, name)
             cells.refuse_missing(numbers=True, training=not self.labels)
+            _refuse_points_at_thousands(cells)
         for row in _with_decimal_points(table):
             numbers = map(_number, row.cells, names, [row.where] * len(names))
             rows.append(Row(row.line, row.texts, tuple(numbers), features=row.features))
@@ -191,6 +192,16 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
             warnings.append(_constant_warning(name, true, predicted))
     means = {name: float(np.mean(values)) for name, values in each.items()}
     return Scores(values=means, warnings=tuple(warnings))
+
+
+def _refuse_points_at_thousands(cells: LabelCells) -> None:
+    texts = [value.strip() if isinstance(value, str) else "" for value in cells.values]
+    if number := point_at_thousands([text for text in texts if text]):
+        raise InputError(
+            f"{cells.places[texts.index(number)]}: column {cells.column!r} has {number!r}, and its "
+            f"numbers below 1,000 have no point, so the points seem to separate thousands; write "
+            f"{float(number) * 1000:.0f}, or {float(number):g} if it is decimal"
+        )
 
 
 def _with_decimal_points(table: Sequence[TableRow]) -> list[TableRow]:
