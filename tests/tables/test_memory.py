@@ -174,6 +174,18 @@ def test_tuples_of_two_texts_are_pairs(data: Any):
         table_of(data, positional=single)
 
 
+@pytest.mark.parametrize(
+    "texts", [["x", "y"], [("x", "z"), ("y", "z")], pa.table({"text": ["x", "y"]})]
+)
+def test_a_matrix_has_the_columns_that_were_named(texts: Any):
+    given = ColumnNames(label="warm, cold")
+    names = positional_names(COLUMNS["regress"], given, labelled=True)
+    table = table_of((texts, np.asarray([[0.5, 1.0], [2.0, 3.0]])), positional=names)
+    assert [cells for _, cells in table.read(["warm", "cold"])] == [(0.5, 1.0), (2.0, 3.0)]
+    table = table_of((texts, [["a", "b"], ["b", "c"]]), positional=names)  # sets of two labels
+    assert "warm, cold" in table.names
+
+
 def test_tuples_of_two_words_are_words():
     tags = positional_names(COLUMNS["tag"], ColumnNames(), labelled=True)
     table = table_of(([("New", "York")], [("B-LOC", "I-LOC")]), positional=tags)

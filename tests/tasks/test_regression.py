@@ -103,6 +103,8 @@ def test_it_learns_in_the_users_units(rater: Path, data: Path, tmp_path: Path):
     truth = np.loadtxt(data / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2))
     assert scores.mae == pytest.approx(mean_absolute_error(truth, said), rel=1e-4)
     assert scores.r2 == pytest.approx(r2_score(truth, said), abs=1e-4)
+    texts = [json.loads(line)["text"] for line in (tmp_path / "out.jsonl").open()]
+    assert Predictor(rater).score(texts, truth) == pytest.approx(scores.r2, abs=1e-4)
     # Better than who always says the mean, in each unit.
     far = np.abs(truth - truth.mean(0)).mean(0)
     assert (np.abs(truth - said).mean(0) < 0.7 * far).all()

@@ -133,13 +133,14 @@ def table_of(
         if is_table(data[0]) and is_list(data[1]):
             table = _of_table(data[0], name)
             columns = {key: [cell for (cell,) in table.rows([key])] for key in table.names}
-            return _of_mapping({**columns, _label_name(positional): data[1]}, name)
+            return _of_mapping(columns | _by_name(_label_name(positional), data[1]), name)
     if isinstance(data, tuple) and len(data) == 2 and all(map(is_list, data)):
         texts = items(data[0])
         if names := _names_of_pairs(texts, name, positional):
-            columns = (*zip(*texts, strict=True), data[1])
-            return _of_mapping(dict(zip(names, columns, strict=True)), name)
-        return _of_mapping(dict(zip(positional(2), (texts, data[1]), strict=True)), name)
+            columns = dict(zip(names, zip(*texts, strict=True), strict=False))
+            return _of_mapping(columns | _by_name(names[2], data[1]), name)
+        text, label = positional(2)
+        return _of_mapping({text: texts} | _by_name(label, data[1]), name)
     if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
         advice = "; collect() it first" if hasattr(data, "collect") else ""
         kind = type(data).__name__
@@ -370,6 +371,15 @@ def _label_name(positional: Positional) -> str:
     with suppress(InputError):
         return positional(2)[-1]
     return positional(3)[-1]  # the task reads pairs
+
+
+def _by_name(name: str, labels: Any) -> dict[str, Any]:
+    """The labels by column: several, if the columns of a matrix of numbers are named ("a,b")."""
+    names = [each.strip() for each in name.split(",")]
+    rows = [items(row) if is_list(row) else [row] for row in items(labels)]
+    if {len(names)} != {*map(len, rows)} or len(names) == 1 or isinstance(rows[0][0], str):
+        return {name: labels}
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
 def _scalar_text(value: Any) -> str:
