@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -271,6 +272,9 @@ def test_an_output_that_is_an_input(tmp_path: Path):
         (b"PK\x03\x04\x14\0\0\0\x08\0\xb9\xff", "a ZIP archive, or a document of Word"),
         (b"PK\x03\x04\nvalid UTF-8", "a ZIP archive, or a document of Word"),
         (b"PAR1\x15\x04\n\xff\xfe", "a Parquet file; its name must end with .parquet"),
+        (b"ARROW1\0\0\xff\xff", "a Feather or Arrow file; save it as parquet or csv"),
+        (pickle.dumps({"text": ["a"]}), "a Python pickle; save its content as parquet or csv"),
+        (b"$FL2@(#) SPSS DATA FILE\x02\0\0", "an SPSS file; save its content as parquet or csv"),
         (b"%PDF-1.7\n%\xb5\xb5", "a PDF document; save its text"),
     ],
 )
