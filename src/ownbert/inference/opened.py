@@ -29,10 +29,8 @@ from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 from ownbert.train.device import pick_device, pick_precision
 
-_MOST_MEMBERS = 1000
-_ENSEMBLE_KEYS = record(
-    {"members": maybe(list_of(record({"folder": text}, required=("folder",)), most=_MOST_MEMBERS))}
-)
+_MEMBER = record({"folder": text}, required=("folder",))
+_ENSEMBLE_KEYS = record({"members": maybe(list_of(_MEMBER, most=1000))})
 
 
 class Opened(ABC):
@@ -61,13 +59,13 @@ class Opened(ABC):
         return self.answered(rows)[1]
 
     def answered(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], list[Any]]:
-        """The logits of each row and the task's decisions."""
+        """The raw outputs of each row (``Task.raw``), and the task's decisions."""
         raws, notes = self.raws(rows)
         return raws, self.task.decide_each(raws, rows, notes)
 
     @abstractmethod
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-        """The logits of each row, and the task's notes for its decisions."""
+        """The raw outputs of each row, and the task's notes for its decisions."""
 
     @cached_property
     def checksums(self) -> list[tuple[str, str, Any]]:
@@ -96,7 +94,7 @@ class Opened(ABC):
 
 
 class Networks(Opened):
-    """A fine-tuned network, or several networks whose logits are averaged.
+    """A fine-tuned network, or several networks whose raw outputs are averaged.
 
     Thresholds are averaged too; everything else about the task comes from the first network.
 
@@ -185,12 +183,11 @@ class Networks(Opened):
         return data
 
     def raws_of(self, data: EncodedRows) -> Sequence[np.ndarray]:
-        """The logits of each row, averaged over the networks."""
-        scores = [forward_rows(network, self.task, data.examples) for network in self.networks]
-        raws = scores[0]
-        if len(scores) > 1:
-            raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
-        return raws
+        """The raw outputs of each row, averaged over the networks."""
+        raws = [forward_rows(network, self.task, data.examples) for network in self.networks]
+        if len(raws) == 1:
+            return raws[0]
+        return [np.mean(of_row, axis=0) for of_row in zip(*raws, strict=True)]
 
     def logits(self, rows: Sequence[Row]) -> Sequence[np.ndarray]:
         """The mean logits (C) of each row, for tasks with one prediction per text."""

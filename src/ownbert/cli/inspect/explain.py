@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _BAR = 16  # characters of the longest bar
 _METHOD = "integrated_gradients"
-_LABELS = 3  # of a page
+_LABELS = 3  # labels explained on a page
 _NOTHING = 'nothing to explain; give a text, such as ownbert explain FOLDER "a text", or a file'
 
 
@@ -72,7 +72,7 @@ class ExplainSettings:
 
     @property
     def outputs(self) -> list[Path]:
-        """The output files; without any, answers are printed."""
+        """The output files; without any, predictions are printed."""
         return [file for file in (self.output, self.html, self.png) if file is not None]
 
     @property
@@ -183,8 +183,8 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
             write_page(all_explanations, html, title=folder.name, inside=inside)
         if png is not None:
             every = html is None or settings.target
-            answers = [each for each in all_explanations if every or _is_answer(each)]
-            if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
+            drawn = [each for each in all_explanations if every or _is_most_probable(each)]
+            if (warning := draw_explanations(drawn, png, title=folder.name)) is not None:
                 say(f"warning: {warning}", err=True)
     _say_saved(settings)
     if not settings.outputs and not all_explanations:
@@ -289,8 +289,8 @@ def _explain_images(
     _say_saved(settings)
 
 
-def _is_answer(explanation: "Explanation") -> bool:
-    """Whether it explains the most probable answer, not an alternative offered on a page."""
+def _is_most_probable(explanation: "Explanation") -> bool:
+    """Whether it explains the most probable prediction, not an alternative offered on a page."""
     return len(explanation.answers) < 2 or explanation.target == explanation.answers[0][0]
 
 

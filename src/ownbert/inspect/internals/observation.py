@@ -35,7 +35,7 @@ BUDGET = 8_000_000
 _LEAST = 8
 # Maximum sequence length for recording attention, which is quadratic in it.
 _LONGEST = 4096
-_CANDIDATES = 3
+_CANDIDATES = 3  # entries named per layer
 
 
 @dataclass(frozen=True)
