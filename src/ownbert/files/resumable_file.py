@@ -229,12 +229,13 @@ def made_for(sources: Any, depends_on: Mapping[str, Any]) -> dict[str, Any] | No
         sources: a file or folder, or several inputs in their order.
         depends_on: everything else that the output depends on.
     """
-    several = [sources] if isinstance(sources, Path) else sources
-    if not all(isinstance(source, Path) for source in several):
+    if isinstance(sources, Path):
+        identity = identity_of(sources)
+    elif all(isinstance(source, Path) for source in sources):
+        identity = [identity_of(source) for source in sources]
+    else:
         return None
     encoded = {} if current_encoding() == UTF8 else {"encoding": current_encoding()}
-    identities = [identity_of(source) for source in several]
-    identity = identities[0] if several is not sources else identities
     return {**depends_on, "input": identity, **encoded}
 
 

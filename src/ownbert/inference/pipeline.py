@@ -28,15 +28,13 @@ from ownbert.tasks.task import DEFAULT, Task
 
 # Rows per block of an iterator in ``stream``.
 _ROWS = 1024
-# Options of transformers.pipeline that are not columns of a row.
 _PACKED = "rows are always packed by length and truncated at the model's limit; omit it"
+# Options of transformers.pipeline, which are not columns of a row, with advice.
 _OF_PIPELINES = {
     **dict.fromkeys(("batch_size", "padding", "truncation", "max_length"), _PACKED),
     "return_all_scores": "use top_k=None",
     "aggregation_strategy": "words and entities are always returned; omit it",
 }
-
-
 # Metrics that estimators of scikit-learn call their score.
 _OF_SKLEARN = ("accuracy", "subset_accuracy", "r2")
 
