@@ -43,12 +43,12 @@ def draw_rows(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
 
 
 def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
-    """Indices of at most `n` rows of each label, drawn without replacement, ascending.
+    """Indices of at most ``n`` rows of each label, drawn without replacement, ascending.
 
-    A label with fewer than `n` rows gives all of them. The draw of a label depends only on `seed`,
-    its name and its number of rows, so adding a label does not change the rows of others; and for
-    one seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
-    ... labels per class differ by the added rows and not by a fresh draw.
+    A label with fewer than ``n`` rows gives all of them. The draw of a label depends only on
+    ``seed``, its name and its number of rows, so adding a label does not change the rows of others.
+    For one seed the rows for a smaller ``n`` are among those for a larger one, so that scores at
+    20, 100, ... labels per class differ by the added rows, not by a new draw.
     """
     if n < 1:
         raise InputError(f"labels per class is {n}; it must be at least 1")
@@ -61,8 +61,8 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     for label, rows in sorted(rows_of.items()):
         # crc32 and not hash(): hashes of strings are randomised per process.
         rng = np.random.default_rng([seed, zlib.crc32(label.encode())])
-        # Sorting uniform numbers, because `choice` may draw differently in another NumPy version:
-        # only the bit stream, of which `random` is the simplest function, is guaranteed to be
+        # Sorting uniform numbers, because ``choice`` may draw differently in another NumPy version:
+        # only the bit stream, of which ``random`` is the simplest function, is guaranteed to be
         # stable.
         order = np.argsort(rng.random(len(rows)), kind="stable")
         chosen.extend(rows[i] for i in order[:n])

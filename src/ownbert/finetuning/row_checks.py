@@ -36,7 +36,7 @@ class LabelledSplit:
         place = row.place(self.source)
         return place if self.source else f"{self.name} {place}"
 
-    def answer(self, row: Row) -> str:
+    def target_key(self, row: Row) -> str:
         """The target as a string that is equal for equal targets."""
         return repr(sorted(row.target) if self.sets else row.target)
 
@@ -64,9 +64,9 @@ def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     Texts that differ only in whitespace count as equal.
 
     Returns:
-        Findings of these kinds. conflict: equal texts with different answers (labels, not values).
+        Findings of these kinds. conflict: equal texts with different labels (not values).
         empty: a text without characters. repeated: rows of ``others`` whose texts are also in the
-        training rows. duplicate: copies of earlier training rows with the same answer. noise:
+        training rows. duplicate: copies of earlier training rows with the same target. noise:
         copies with another value.
     """
     texts = _index(train)
@@ -85,8 +85,8 @@ def label_counts(rows: Sequence[Row], labels: Sequence[str]) -> Counter[str]:
     """
     counts = Counter(dict.fromkeys(labels, 0))
     for row in rows:
-        answers = row.target if isinstance(row.target, tuple) else (row.target,)
-        counts.update(a for a in answers if isinstance(a, str) and a in counts)
+        targets = row.target if isinstance(row.target, tuple) else (row.target,)
+        counts.update(a for a in targets if isinstance(a, str) and a in counts)
     return counts
 
 
@@ -140,7 +140,7 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
         first, *rest = (split.rows[i] for i in indices)
         for row in rest:
             labels = _is_label(first.target) and _is_label(row.target)
-            if labels and split.answer(row) != split.answer(first):
+            if labels and split.target_key(row) != split.target_key(first):
                 count += 1
                 if len(pairs) < _SHOWN_PLACES:
                     pairs.append(_describe_pair(split, first, row))
@@ -164,8 +164,10 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
             continue
         count += 1
         if first not in known:
-            known[first] = {train.answer(train.rows[i]) for i in texts.groups.get(first, [first])}
-        other += _is_label(row.target) and split.answer(row) not in known[first]
+            known[first] = {
+                train.target_key(train.rows[i]) for i in texts.groups.get(first, [first])
+            }
+        other += _is_label(row.target) and split.target_key(row) not in known[first]
         if len(pairs) < _SHOWN_PLACES:
             pairs.append(f"{split.where(row)} and {train.where(train.rows[first])}")
     if not count:
@@ -181,9 +183,9 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
 def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
     same = noise = 0
     for first, indices in texts.groups.items():
-        answers = len({split.answer(split.rows[i]) for i in indices})
-        same += len(indices) - answers
-        noise += answers - 1 if _is_number(split.rows[first].target) else 0
+        targets = len({split.target_key(split.rows[i]) for i in indices})
+        same += len(indices) - targets
+        noise += targets - 1 if _is_number(split.rows[first].target) else 0
     findings, unit = [], f"{split.name} {split.unit}"
     for kind, count, what in (
         ("duplicate", same, "the same label"),
@@ -197,11 +199,11 @@ def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
 
 def _describe_pair(split: LabelledSplit, one: Row, two: Row) -> str:
     """The locations of two rows with their targets; for tag sequences only the differing tags."""
-    answers = [r.target if isinstance(r.target, tuple) else (r.target,) for r in (one, two)]
-    if not split.sets and len(answers[0]) == len(answers[1]):
-        differ = [i for i, (a, b) in enumerate(zip(*answers, strict=True)) if a != b]
-        answers = [[answer[i] for i in differ] for answer in answers]
-    shown = [shortened(", ".join(map(str, answer)), _LABEL) for answer in answers]
+    targets = [r.target if isinstance(r.target, tuple) else (r.target,) for r in (one, two)]
+    if not split.sets and len(targets[0]) == len(targets[1]):
+        differ = [i for i, (a, b) in enumerate(zip(*targets, strict=True)) if a != b]
+        targets = [[target[i] for i in differ] for target in targets]
+    shown = [shortened(", ".join(map(str, target)), _LABEL) for target in targets]
     return f"{split.where(one)} ({shown[0]}) and {split.where(two)} ({shown[1]})"
 
 

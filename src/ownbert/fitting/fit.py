@@ -313,7 +313,7 @@ class Fit:
         probe = partial(self._add, "probe", "frozen", partial(steps.probe, base))
         # All of the remaining time if no network can be distilled.
         share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
-        if not pretrains:  # given networks have good vectors; `predict --unknown` uses the probe's
+        if not pretrains:  # given networks have good vectors; predict --unknown uses the probe's
             probe(share_of(_PROBING_GIVEN))
             share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / _COPY
             base = self.attempt(_MEANS, partial(with_means, base, copy)) or base
