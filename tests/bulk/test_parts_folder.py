@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from ownbert import InputError, embed, predict
 from ownbert.bulk.input_parts import list_input_files, split_file
 from ownbert.bulk.part_worker import BulkJob, PartWorker, store_part
 from ownbert.bulk.parts_folder import PartsFolder
-from ownbert.bulk.ray_runner import _made_for
 from ownbert.bulk.storage import DONE
 from ownbert.tables.columns import ColumnNames
 
@@ -28,8 +28,9 @@ def run(
         most: parts after which the run is stopped.
     """
     files = list_input_files([str(path) for path in inputs])
+    made_for = {"input": [asdict(file) for file in files], **job.open().depends_on()}
     made = 0
-    with PartsFolder(out, _made_for(job, files, 10), resume=resume) as parts:
+    with PartsFolder(out, made_for, resume=resume) as parts:
         if parts.complete is not None:
             return 0
         if parts.plan is None:
