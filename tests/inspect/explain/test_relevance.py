@@ -140,7 +140,7 @@ def test_classes_and_layers_are_chosen():
     assert over_patches(mixed[0], model).shape == (2, 2)
     assert all(p.grad is None for p in model.parameters())
     for mistake, message in (
-        ({"target": "spots"}, "no class 'spots'; one of horizontal, vertical, checks, diagonal"),
+        ({"target": "spots"}, "class 'spots' is not known; use one of horizontal, vertical"),
         ({"target": 4}, r"no class 4; the classes are 0\.\.3"),
         ({"target": [0, 1, 2, -1]}, r"no class -1; the classes are 0\.\.3"),
         ({"target": [0, 1]}, r"has the shape \(2,\), and there are 4 sequences; it must be one"),
@@ -342,7 +342,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
         ((folder, broken), "broken.png"),
         ((folder, folder / "config.json"), "config.json is not an image"),
         ((folder, tmp_path / "none.png"), "no such file: .*none.png"),
-        ((folder, picture, "--class", "spots"), "no class 'spots'; one of horizontal"),
+        ((folder, picture, "--class", "spots"), "class 'spots' is not known; use one of hor"),
         ((folder, picture, "--layers", "1"), r"no layer 1; the layers are 0\.\.0"),
         ((folder, picture, "--layers", "first"), "--layers is 'first'; it must be numbers"),
         ((folder, *[picture] * 65), "more than 64 images"),
