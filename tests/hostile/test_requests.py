@@ -49,7 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     base = tmp_path_factory.mktemp("hostile")
     made(base / "vectors")
     made(base / "topics", "classification")
-    with served(f"vectors={base / 'vectors'}", f"topics={base / 'topics'}") as found:
+    models = f"vectors={base / 'vectors'}", f"topics={base / 'topics'}"
+    with served(*models, "--idle-seconds", 600) as found:  # however busy the machine is
         yield found
 
 

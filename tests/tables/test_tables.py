@@ -158,7 +158,7 @@ def test_parquet(tmp_path: Path):
     pq.write_table(pa.table({"text": ["a", None], "label": ["1", "2"]}), path)
     assert "row 2: 'text' is missing or null" in refusal(path)
     pq.write_table(pa.table({"text": [b"\xff"], "label": ["1"]}), path)
-    assert "row 1: 'text' is a bytes" in refusal(path)
+    assert "row 1: 'text' is of type bytes" in refusal(path)
     path.write_bytes(b"PAR1 nothing of the kind")
     assert "not a readable parquet" in refusal(path)
 
