@@ -14,6 +14,7 @@ from ownbert import InputError, finetune, load_tokenizer, pretrain
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
 from ownbert.config.encoder import SIZES
+from ownbert.inspect.run_list.run_summary import read_run
 from ownbert.nn.model import Model
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import resolve
@@ -163,6 +164,7 @@ def test_time_is_a_limit_too(topics: Path, tmp_path: Path):
     assert rows(tmp_path / "run")[-1]["seconds"] >= 0.6  # at least half of the time is for training
     assert time.monotonic() - began < 60  # without the limit it takes hours
     assert os.path.exists(tmp_path / "run" / "model.safetensors")
+    assert read_run(tmp_path / "run").state == "finished"
 
 
 def test_a_run_goes_on_without_the_folder_it_started_from(topics: Path, tmp_path: Path):

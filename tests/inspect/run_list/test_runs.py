@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,14 @@ def test_the_state_of_a_run(tmp_path: Path):
     assert read_run(by_clock).state == "finished"
     longer = make_run(tmp_path / "g", [5.0, 4.0], max_steps=None, max_minutes=2.1)
     assert read_run(longer).state == "stopped at step 200, resumable"
+    # The setup and the last evaluation took six of the 126 seconds.
+    clock = json.dumps({"clock": {"seconds": 120.0, "reserved": 6.0}})
+    (longer / "checkpoints/step-00000100/state.json").write_text(clock)
+    assert read_run(longer).state == "finished"
+    # Pretraining by fit, whose saved states are deleted at the end.
+    shutil.rmtree(longer / "checkpoints")
+    (longer / "model.safetensors").write_bytes(b"")
+    assert read_run(longer).state == "finished"
     # Out of patience before the last step; its saved states are deleted at the end.
     assert read_run(make_finetuning(tmp_path / "h", [0.5])).state == "finished"
     # A translation keeps its states, so that it can go on for more epochs.

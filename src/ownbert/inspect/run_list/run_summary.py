@@ -209,17 +209,20 @@ def _state(
     written: float,
 ) -> str:
     """finished, or the progress and whether the run can be resumed."""
-    resumable = any(folder.glob(_STATES))
+    states = sorted(folder.glob(_STATES))
     if not rows:
         return "nothing logged yet"
     last = rows[-1]
+    seconds = last.get("seconds", 0.0)
     limits = (
         ("run.max_steps", last["step"]),
-        ("run.max_minutes", last.get("seconds", 0.0) / 60),
+        # As in ownbert.train.job: at most half of the limit is for the setup and evaluations.
+        ("run.max_minutes", min(2 * seconds, seconds + _reserved(states)) / 60),
         ("run.epochs", max(row.get("epoch", 0) for row in rows)),
     )
-    # A fine-tuning run deletes its states when it finishes.
-    finished = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
+    # Fine-tuning, and pretraining by fit, delete their states when they finish.
+    finished = kind == "finetune" or settings.get("run.max_steps") is None
+    finished &= not states and (folder / "model.safetensors").exists()
     for name, reached in limits:
         limit = settings.get(name)
         # Seconds are rounded.
@@ -229,7 +232,17 @@ def _state(
     ago = time.time() - written
     if ago < _ACTIVE:
         return f"at step {last['step']:,}, active {max(0, round(ago))} s ago"
-    return f"stopped at step {last['step']:,}" + (", resumable" if resumable else "")
+    return f"stopped at step {last['step']:,}" + (", resumable" if states else "")
+
+
+def _reserved(states: Sequence[Path]) -> float:
+    """Part of the time limit, in seconds, for the setup and the last evaluation."""
+    if not states:
+        return 0.0
+    try:
+        return float(read_json(states[-1] / "state.json")["clock"]["reserved"])
+    except (InputError, KeyError, TypeError, ValueError):  # damaged, or of an older version
+        return 0.0
 
 
 def _size(folder: Path, settings: Mapping[str, Any]) -> str:
