@@ -149,6 +149,8 @@ def test_a_file_is_filled_in_and_given_back(made: Path, tmp_path: Path):
     assert "8 texts to label" in done.stdout
     assert "8 more labels" in done.stderr
     rows = read(out)
+    errors_line = f"{len(read(errors))} likely label errors; saved {errors}"
+    assert errors_line in " ".join(done.stderr.split())
     assert list(rows[0]) == ["text", "label", "suggested", "score", "reason"]
     wrong = next(row for row in read(errors) if row["text"] == WRONG)
     assert (wrong["label"], wrong["given"], wrong["suggested"]) == ("", "blue", "red")

@@ -265,11 +265,11 @@ class ServedModel:
         blend = isinstance(opened, OpenedBlend)
         return self.task != "image" and (blend or bool(getattr(opened, "models", None)))
 
-    def require(self, operation: str) -> None:
-        """Raise a ``Refusal`` unless the operation is supported."""
+    def require(self, operation: str, *, requested: str | None = None) -> None:
+        """Raise a ``Refusal`` unless the operation, which ``requested`` needs, is supported."""
         if operation not in self.operations:
             known = ", ".join(self.operations)
-            message = f"the model {self.name} is for {known}, not for {operation}"
+            message = f"the model {self.name} is for {known}, not for {requested or operation}"
             raise Refusal(422, message, "wrong_task")
 
     @property

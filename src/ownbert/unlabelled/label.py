@@ -172,7 +172,9 @@ def to_label(
         for write, content in zip(save, (rows, errors), strict=True):
             write(content)
     if say is not None:
-        if check is not None and not errors:
+        if check is not None and errors:
+            say(f"{len(errors):,} likely label errors; saved {check}")
+        elif check is not None:
             say(f"the report has no likely label errors; {check} is not written")
         say(f"note: {worth_of_labels(report, len(rows))}")
     return rows

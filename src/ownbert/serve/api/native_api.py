@@ -164,7 +164,7 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
     @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
     async def run(body: TaskRequest, request: Request) -> Response:
         call = ModelRequest(service, request, body.model)
-        call.model.require("fill" if task == "score" else task)
+        call.model.require("fill" if task == "score" else task, requested=task)
         for field, tasks in _TASKS_OF_FIELDS.items():
             if getattr(body, field) is not None and task not in tasks:
                 raise bad_field(f"{field} does not apply to {task}", field)
