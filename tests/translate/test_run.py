@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from ownbert.checkpoint.transformer_folder import load_translation
@@ -100,6 +101,18 @@ def test_the_mean_of_saved_states_is_taken_where_it_is_better(
     mean = torch.stack([state[name] for state in states]).mean(0)
     expected = mean if "the mean is kept" in said else states[-1][name]
     assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_the_peak_rate_of_few_pairs_is_that_of_many(tmp_path: Path):
+    """A warm-up of a few steps would have a peak at which a model of 256 learns nothing."""
+    pairs = files(tmp_path, rows(50, seed=0), list, "train")
+    settings = SHORT | pairs | {"schedule": "noam", "learning_rate": None, "max_steps": 1}
+    for given, steps in ((None, 912), (32, 32)):
+        folder = tmp_path / str(given)
+        train_translation(folder, **settings, warmup_steps=given)
+        optim = yaml.safe_load((folder / "recipe.yaml").read_text())["optim"]
+        assert optim["learning_rate"] == pytest.approx((16 * steps) ** -0.5)
+        assert optim["warmup_steps"] < 100
 
 
 def test_separate_vocabularies(tmp_path: Path):
