@@ -57,6 +57,8 @@ def test_words_of_conllu_are_its_forms(tmp_path: Path):
     assert [s.tags for s in found] == [("VERB", "PRON"), ("NUM",)]
     numbers = sentences(tmp_path / "b.txt", text, word_column="2", tag_column="1")
     assert [s.tags for s in numbers] == [("1", "2"), ("1",)]
+    lemmas = sentences(tmp_path / "b.txt", text, word_column="3")
+    assert [s.tags for s in lemmas] == [s.tags for s in found]
     documents = read_documents(tmp_path / "a.conllu")
     assert [document.pieces for document in documents] == [["vamos nos"], ["1"]]
 

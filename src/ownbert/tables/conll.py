@@ -157,8 +157,8 @@ def _layout(
     tabs = "\t" in line
     width = len(_fields(line, tabs))
     numbered = tabs and width == _CONLLU and bool(_FIRST_NUMBER.fullmatch(_fields(line, tabs)[0]))
-    if numbered and word is None:
-        word, tag = "2", tag or "4"
+    if numbered:
+        word, tag = word or "2", tag or "4"
     if tags and tag is None and width < 2:
         raise InputError(f"{path}, line {first}: {counted(width, 'column')}; {_needed(1)}")
     last = None
