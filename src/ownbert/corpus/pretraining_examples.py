@@ -321,8 +321,8 @@ class PretrainingData:
         return first, second, label
 
     def _sentence_end_near(self, begin: int, distance: int, most: int) -> int:
-        """A sentence end about ``wanted`` tokens after ``begin`` in its document, at the distance
-        of the true second part's end, so that the length does not reveal false ones."""
+        """A sentence end about ``distance`` tokens after ``begin`` in its document: as far as the
+        true second part's end, so that the length does not reveal false ones."""
         breaks = self.others.breaks
         last = int(breaks[breaks.searchsorted(begin, side="right")])
         ends = self._boundaries(begin, min(begin + most, last) + 1)
