@@ -118,6 +118,8 @@ def test_what_a_run_says(runs: Path):
     [
         ("plm", {"model_type": "xlnet", "n_layer": 3, "d_model": 96}, "PLM loss"),
         ("span_corruption", {"model_type": "t5", "num_layers": 3, "d_model": 96}, "span loss"),
+        ("mlm", {"model_type": "ownbert-distilbert", "n_layers": 3, "dim": 96}, "MLM loss"),
+        ("clm", {"model_type": ["?"], "num_hidden_layers": 3, "hidden_size": 96}, "CLM loss"),
     ],
 )
 def test_runs_of_other_architectures(tmp_path: Path, objective: str, config: dict, heading: str):

@@ -12,6 +12,7 @@ from typing import Any
 from ownbert.config.encoder import SIZES
 from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, FAMILIES
+from ownbert.families.mapping.family import OWN
 from ownbert.files.json_files import read_json, read_yaml
 from ownbert.objectives import PRETRAINING
 from ownbert.run.file_names import RECIPE
@@ -251,7 +252,8 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
         config = read_json(folder / "config.json")
     except InputError:
         return str(settings.get("model.size", "?"))
-    family = {**ENCODER_DECODERS, **FAMILIES}.get(config.get("model_type"))
+    model_type = str(config.get("model_type")).removeprefix(OWN)
+    family = {**ENCODER_DECODERS, **FAMILIES}.get(model_type)
     names = {} if family is None else family.names
     layers, width = (config.get(names.get(n, n)) for n in ("num_hidden_layers", "hidden_size"))
     layers = config.get("encoder_layers", layers)
