@@ -205,6 +205,8 @@ def test_refusals(exported: Path, both: Path, monkeypatch: pytest.MonkeyPatch):
     line = refusal("predict", both, "a", "--engine", "onnx")
     assert "does not match the weights in" in line
     assert "--overwrite" in line
+    with pytest.raises(InputError, match="does not match the weights in"):
+        Embedder(both, engine="onnx")  # also if it lacks the output
     changed = replace(KINDS["openvino"], package="a_package_that_is_missing")
     monkeypatch.setitem(KINDS, "openvino", changed)
     line = refusal("predict", both, "a", "--engine", "openvino")

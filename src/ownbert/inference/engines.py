@@ -135,13 +135,11 @@ class ExportedFile:
         engine: engine that runs the file.
         path: path of the file.
         folder: folder with parity.json and, for tags decoded jointly, crf.json.
-        weights: checksums of the weights that the file was made from.
     """
 
     engine: str
     path: Path
     folder: Path
-    weights: Mapping[str, Any] | None
 
     def open(self) -> Engine:
         """Open the file.
@@ -208,7 +206,7 @@ def choose_engine(
     assert folder is not None
     maybe(known(*ENGINES))("engine", engine)
     if weights_form(folder) is None and (folder / PARITY).is_file():
-        exported = _exported_file(folder, outputs)
+        exported = _exported_file(folder, read_json(folder / PARITY, check=_PARITY), outputs)
         if engine not in (None, AUTO, exported.engine):
             raise InputError(
                 f"{folder} was exported to {exported.engine} and has no file for {engine}; omit "
@@ -239,9 +237,10 @@ def _require_engine(engine: str) -> None:
         )
 
 
-def _exported_file(folder: Path, outputs: Sequence[str]) -> ExportedFile:
-    """The file described by parity.json; its outputs and size are checked."""
-    described = read_json(folder / PARITY, check=_PARITY)
+def _exported_file(
+    folder: Path, described: Mapping[str, Any], outputs: Sequence[str]
+) -> ExportedFile:
+    """The file that the parity.json of a folder describes; its outputs and size are checked."""
     if (engine := described["to"]) not in KINDS:
         raise InputError(
             f"{folder} was exported to {in_short(engine)}, which ownbert does not read; name the "
@@ -260,7 +259,7 @@ def _exported_file(folder: Path, outputs: Sequence[str]) -> ExportedFile:
     known = described.get("outputs") or outputs
     if missing := [name for name in outputs if name not in known]:
         raise missing_output(path, missing[0], known)
-    return ExportedFile(engine, path, folder, described.get("weights"))
+    return ExportedFile(engine, path, folder)
 
 
 def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput:
@@ -296,13 +295,13 @@ def _engine_file(
             f"{path / kind.file} was not written by ownbert export, so it may not match these "
             f"weights; replace it: {command} --overwrite"
         )
-    exported = _exported_file(path, outputs)
-    if exported.engine != engine or exported.weights != weights_checksums(folder):
+    described = read_json(path / PARITY, check=_PARITY)
+    if described["to"] != engine or described.get("weights") != weights_checksums(folder):
         raise InputError(
             f"{path / kind.file} does not match the weights in {folder}; export it again: "
             f"{command} --overwrite"
         )
-    return exported
+    return _exported_file(path, described, outputs)
 
 
 def _automatic(
