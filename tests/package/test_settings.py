@@ -8,7 +8,7 @@ from ownbert import InputError
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.train.training_settings import Optim, factor
+from ownbert.train.training_settings import Optim, rate_factor
 from ownbert.translate.translation_recipe import TranslateRecipe
 
 
@@ -97,12 +97,12 @@ def test_a_bad_recipe_file_is_named(tmp_path: Path):
 
 def test_schedules():
     wsd = Optim(schedule="wsd", warmup=0.1, decay=0.2)
-    found = [factor(wsd, p) for p in (0, 0.05, 0.1, 0.5, 0.8, 0.9, 1.0)]
+    found = [rate_factor(wsd, p) for p in (0, 0.05, 0.1, 0.5, 0.8, 0.9, 1.0)]
     assert found == pytest.approx([0, 0.5, 1, 1, 1, 0.5, 0])
     linear = Optim(schedule="linear", warmup=0.2)
-    assert [factor(linear, p) for p in (0.1, 0.2, 0.6, 1)] == pytest.approx([0.5, 1, 0.5, 0])
+    assert [rate_factor(linear, p) for p in (0.1, 0.2, 0.6, 1)] == pytest.approx([0.5, 1, 0.5, 0])
     constant = Optim(schedule="constant", warmup=0)
-    assert [factor(constant, p) for p in (0, 1)] == [1, 1]
+    assert [rate_factor(constant, p) for p in (0, 1)] == [1, 1]
 
 
 def test_the_recipes_that_come_along_are_recipes():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert import InputError
-from ownbert.train.training_settings import SCHEDULES, Optim, factor
+from ownbert.train.training_settings import SCHEDULES, Optim, rate_factor
 
 SHARES = st.floats(0, 1)
 # All but that which goes by steps.
@@ -17,7 +17,7 @@ WAVE = math.sqrt(0.5) / 2
 
 
 def points(schedule: str, at: list[float], **shares: float) -> list[float]:
-    return [factor(Optim(schedule=schedule, **shares), progress) for progress in at]
+    return [rate_factor(Optim(schedule=schedule, **shares), progress) for progress in at]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,12 @@ def test_the_inverse_square_root_is_the_transformer_s():
         return width**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
     for step in (1, 1000, 4000, 4001, 50_000, 100_000):
-        assert factor(optim, step / steps) == pytest.approx(noam(step) / noam(warmup_steps))
+        assert rate_factor(optim, step / steps) == pytest.approx(noam(step) / noam(warmup_steps))
         # By steps, however long the run is.
         for progress in (0.0, 0.3, 1.0):
-            by_steps = factor(Optim(schedule="noam", warmup_steps=warmup_steps), progress, step)
+            by_steps = rate_factor(
+                Optim(schedule="noam", warmup_steps=warmup_steps), progress, step
+            )
             assert by_steps == pytest.approx(noam(step) / noam(warmup_steps))
 
 
@@ -59,15 +61,15 @@ def test_the_inverse_square_root_is_the_transformer_s():
 @given(st.sampled_from(BY_SHARES), SHARES, SHARES, SHARES)
 def test_whatever_the_shares_it_stays_within_0_and_1(schedule, warmup, decay, progress):
     optim = Optim(schedule=schedule, warmup=warmup, decay=decay)
-    assert 0 <= factor(optim, progress) <= 1
+    assert 0 <= rate_factor(optim, progress) <= 1
 
 
 @settings(max_examples=100)
 @given(st.sampled_from(BY_SHARES), st.floats(0, 0.9), SHARES)
 def test_it_never_rises_again_after_the_warm_up(schedule, warmup, decay):
     optim = Optim(schedule=schedule, warmup=warmup, decay=decay)
-    later = [factor(optim, warmup + (1 - warmup) * i / 20) for i in range(20)]
-    later.append(factor(optim, 1.0))
+    later = [rate_factor(optim, warmup + (1 - warmup) * i / 20) for i in range(20)]
+    later.append(rate_factor(optim, 1.0))
     assert later[0] == pytest.approx(1)
     assert all(b <= a + 1e-12 for a, b in pairwise(later))
     if schedule in ("linear", "cosine") or (schedule == "wsd" and decay):
@@ -76,7 +78,7 @@ def test_it_never_rises_again_after_the_warm_up(schedule, warmup, decay):
 
 @pytest.mark.parametrize("schedule", BY_SHARES)
 def test_without_a_warm_up_it_starts_at_the_peak(schedule: str):
-    assert factor(Optim(schedule=schedule, warmup=0), 0) == 1
+    assert rate_factor(Optim(schedule=schedule, warmup=0), 0) == 1
 
 
 def test_a_schedule_that_is_not_known_is_named():

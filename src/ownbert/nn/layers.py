@@ -83,7 +83,7 @@ def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> 
 # For larger products (2 T D I operations) padding every layer costs more than compiling once for
 # all layers. Matrix units (AMX) multiply bfloat16 several times as fast.
 _LARGE, _LARGE_IN_UNITS = 4e8, 1e10
-_FEWEST = 32
+_SMALLEST_STEP = 32  # rows
 
 
 class Linear(nn.Linear):
@@ -147,7 +147,7 @@ def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
     in_units = dtype == torch.bfloat16 and has_matrix_units()
     if 2 * count * size > (_LARGE_IN_UNITS if in_units else _LARGE):
         return count
-    step = max(_FEWEST, 1 << max(0, count.bit_length() - 4))
+    step = max(_SMALLEST_STEP, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 
 

@@ -33,9 +33,9 @@ from ownbert.time_limit import OutOfTime
 from ownbert.train.device import return_memory
 
 # Share of the channels with sinusoids, whose amplitude matches that of the words.
-_SHARE = 0.25
+_SINUSOIDS = 0.25
 # Initial attention score, before the softmax, of the position that a head attends to; 0 far away.
-_SCORE = 5.0
+_NEIGHBOUR_SCORE = 5.0
 
 
 def new_config(
@@ -179,7 +179,7 @@ def start_at_neighbours(encoder: Encoder) -> None:
     if config.position_embedding_type != "absolute":
         return
     table = embeddings.position.weight
-    frequencies = _frequencies(max(1, int(_SHARE * table.shape[1] / 2)), len(table))
+    frequencies = _frequencies(max(1, int(_SINUSOIDS * table.shape[1] / 2)), len(table))
     angles = torch.arange(len(table), dtype=torch.float64)[:, None] * frequencies
     waves = torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
     # A sine has a standard deviation of sqrt(1/2).
@@ -212,8 +212,8 @@ def _point(qkv: Tensor, head: int, size: int, frequencies: Tensor, away: int) ->
     pairs = min(size // 2, len(frequencies))
     # The squared amplitude of a sine after LayerNorm over words in all channels and sinusoids in
     # some, of equal strength.
-    square = 2 / (1 + _SHARE)
-    strength = math.sqrt(_SCORE * math.sqrt(size) / (pairs * square))
+    square = 2 / (1 + _SINUSOIDS)
+    strength = math.sqrt(_NEIGHBOUR_SCORE * math.sqrt(size) / (pairs * square))
     for pair in range(pairs):
         chosen = pair * len(frequencies) // pairs
         angle = float(frequencies[chosen]) * away

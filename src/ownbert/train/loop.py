@@ -23,7 +23,7 @@ from ownbert.train.flops import step_flops
 from ownbert.train.job import Interrupted, Job, Phase
 from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
-from ownbert.train.training_settings import factor
+from ownbert.train.training_settings import rate_factor
 from ownbert.train.watch.log import RunLog, rows_until
 from ownbert.train.watch.stagnation import diagnose_stagnation
 from ownbert.train.watch.training_curves import draw_curves
@@ -33,7 +33,7 @@ _SAVE_SECONDS = 300.0
 EVALUATIONS = 10
 # Maximum share of evaluations in the time of a run, and the time of a forward pass relative to
 # training on the same tokens.
-_SHARE, _FORWARD = 0.2, 1 / 3
+_EVALUATION_SHARE, _FORWARD = 0.2, 1 / 3
 
 
 def train(job: Job, *, resume_from: SavedState | None = None) -> None:
@@ -127,7 +127,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     objectives=phase.objectives,
                     optim=job.optim,
                     rate=(job.optim.learning_rate or 0.0)
-                    * factor(job.optim, job.midway, state.step + 1),
+                    * rate_factor(job.optim, job.midway, state.step + 1),
                     precision=run.precision,
                     world=world,
                 )
@@ -333,7 +333,7 @@ def affordable_tokens(trained: float) -> float:
 
     It does not depend on the clock, so that a run limited by steps is reproducible.
     """
-    return trained * _SHARE / (1 - _SHARE) / _FORWARD
+    return trained * _EVALUATION_SHARE / (1 - _EVALUATION_SHARE) / _FORWARD
 
 
 class EvaluationClock:
@@ -360,4 +360,4 @@ class EvaluationClock:
             seconds: time of the loop so far. The first evaluation, of unknown duration, may always
                 start.
         """
-        return self.total + 2 * self.last <= _SHARE * (seconds - self.start)
+        return self.total + 2 * self.last <= _EVALUATION_SHARE * (seconds - self.start)

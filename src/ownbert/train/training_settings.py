@@ -160,7 +160,7 @@ def refuse_shard(run: Run, command: str) -> None:
         raise InputError(f"run.shard is for pretrain; {command} does not shard weights")
 
 
-def factor(optim: Optim, progress: float, step: int = 1) -> float:
+def rate_factor(optim: Optim, progress: float, step: int = 1) -> float:
     """The factor of the peak learning rate.
 
     It rises linearly during ``warmup``. Then "linear" decays to 0 at the end (as in BERT), "cosine"
