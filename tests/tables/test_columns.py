@@ -12,8 +12,16 @@ from typer.testing import CliRunner
 
 from ownbert.cli import app
 from ownbert.exceptions import InputError, on_command_line
-from ownbert.tables.columns import COLUMNS, TEXT, ColumnNames, find_columns
+from ownbert.tables.columns import (
+    COLUMNS,
+    TEXT,
+    ColumnNames,
+    find_columns,
+    read_texts_with_ids,
+)
 from ownbert.tables.memory import table_of
+from ownbert.translate.translation_pairs import Pairs, read_pairs
+from ownbert.translate.translation_recipe import PairFiles
 
 
 @pytest.fixture
@@ -44,6 +52,17 @@ def test_named_columns_may_have_their_accents_apart(found):
     assert found("multilabel", header, given)["label"] == f"genre,{apart}"
     both = f"título,{apart},genre"
     assert found("text", both, ColumnNames(text=apart)) == {"text": apart}
+
+
+def test_columns_of_ids_and_translations_may_have_their_accents_apart(tmp_path: Path):
+    rows = [{"ti\u0301tulo": "uno", "en": "one"}, {"ti\u0301tulo": "dos", "en": "two"}]
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for source in (lines, table_of(rows, name="the rows")):
+        found = read_texts_with_ids(source, ColumnNames(text="en", id="título"))
+        assert list(found) == [("uno", "one"), ("dos", "two")]
+    pairs = read_pairs(PairFiles(pairs=str(lines), source_column="título", target_column="en"))
+    assert pairs == Pairs(["uno", "dos"], ["one", "two"])
 
 
 def test_numbers_come_before_labels_and_may_be_several(found):

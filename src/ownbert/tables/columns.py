@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
-from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short, option_with
 from ownbert.files.text_files import open_text
@@ -269,7 +268,7 @@ def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None)
     """
     names = columns(path)
     if named is not None:
-        require_column(names, named, source=path, option="--id-column")
+        named = require_column(names, named, source=path, option="--id-column")
         if named in taken:
             raise InputError(f"{path}: the column {named!r} cannot be used twice")
         return (named,)
@@ -338,13 +337,8 @@ def _named_columns(
     several = [given]
     if spec.several and given not in names:
         several = [name.strip() for name in given.split(",")]
-    # Some programs write accents apart (NFD), keyboards do not; both look the same.
-    composed = {normalize("NFC", name): name for name in names} | {name: name for name in names}
-    several = [composed.get(name, composed.get(normalize("NFC", name), name)) for name in several]
     option = f"{spec.option} of {spec.of}" if spec.of else spec.option
-    for name in several:
-        require_column(names, name, source=path, option=option)
-    return tuple(several)
+    return tuple(require_column(names, name, source=path, option=option) for name in several)
 
 
 def _usual_columns(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
+from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
@@ -122,8 +123,8 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
     kind = kind_of(path)
     opened = delimited.open_rows(Path(str(path))) if kind == "delimited" else None
     present = columns(path) if opened is None else opened[0]
-    for name in names:
-        require_column(present, name, source=path, option="--text-column or --label-column")
+    option = "--text-column or --label-column"
+    names = [require_column(present, name, source=path, option=option) for name in names]
     if opened is not None:
         places = [present.index(name) for name in names]
         return ((number, tuple(fields[i] for i in places)) for number, fields in opened[1])
@@ -135,12 +136,16 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
     return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
 
 
-def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> None:
-    """Check that there is exactly one column with a name.
+def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> str:
+    """The only column with a name, as the table writes it: some programs write accents apart (NFD),
+    keyboards do not, and both look the same.
 
     Raises:
         InputError: there is no such column, or there are several.
     """
+    if name not in names:
+        composed = {normalize("NFC", each): each for each in names}
+        name = composed.get(normalize("NFC", name), name)
     start = f"{source} has" if source is not None else "there is"
     if name not in names:
         raise InputError(
@@ -149,6 +154,7 @@ def require_column(names: Sequence[str], name: str, *, source: Source | None, op
         )
     if list(names).count(name) > 1:
         raise InputError(f"{start} two columns {name!r}: give them different names")
+    return name
 
 
 def shown_columns(names: Sequence[str]) -> str:
