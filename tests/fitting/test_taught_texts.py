@@ -1,6 +1,7 @@
 """Texts that a network is taught on."""
 
 from itertools import pairwise
+from unicodedata import category
 
 from ownbert.fitting.teaching.taught_texts import mixed_texts, pieces_of
 
@@ -59,4 +60,7 @@ def test_mixed_texts_keep_words_whole_and_letters_as_they_are():
     for token in ("Apollo", "wrote", "月"):
         assert any(token in text for text in mixed)
     assert all(" " not in text for text in mixed)
+    mixed = mixed_texts(["ที่นี่มีม้า", "กี่ครั้งนี้"], "chinese", 50, seed=0)
+    assert not any(category(text[0]).startswith("M") for text in mixed)
+    assert "ที่" in "".join(mixed)
     assert mixed_texts([" ", ""], "ids", 50, seed=0) == []

@@ -21,7 +21,6 @@ _UNSPACED = (
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _WORD = re.compile(r"\w+|[^\w\s]")
 _NON_SPACES = re.compile(r"\S+")
-_CHARACTER_OR_REST = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 # The end of a Korean syllable that is written as separate letters, and joiners inside words.
 _VOWELS, _JOINERS = "\u1160-\u11ff", "\u200c\u200d"
@@ -113,8 +112,10 @@ def lowered(text: str, kind: str) -> tuple[str, Sequence[int]]:
 
 def written_tokens(kind: str) -> Callable[[str], list[str]]:
     """A function that splits a text of this kind into pieces as written: at spaces, or at every
-    character in a script without spaces."""
-    return _CHARACTER_OR_REST.findall if kind == "chinese" else str.split
+    character, with its vowel and tone signs, in a script without spaces."""
+    if kind != "chinese":
+        return str.split
+    return re.compile(rf"[{_UNSPACED}][{marks()}]*|[^\s{_UNSPACED}]+").findall
 
 
 def tokens_of(texts: Sequence[str], split: Callable[[str], list[str]]) -> list[str]:

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 from pathlib import Path
+from unicodedata import category
 
 import numpy as np
 import pytest
@@ -50,6 +51,15 @@ def test_a_long_text_gives_several_pairs_and_loses_nothing(tmp_path: Path):
     pairs, _ = made(tmp_path / "texts.txt")
     assert len(pairs) > 3
     assert " ".join(piece for pair in pairs for piece in pair).split() == words
+
+
+def test_pieces_do_not_start_with_a_vowel_sign(tmp_path: Path):
+    text = "ที่นี่กี่ครั้ง" * 100
+    (tmp_path / "texts.txt").write_text(text + "\n")
+    pieces = [piece for pair in made(tmp_path / "texts.txt")[0] for piece in pair]
+    assert len(pieces) > 6
+    assert "".join(pieces) == text
+    assert not any(category(piece[0]).startswith("M") for piece in pieces)
 
 
 def test_pieces_of_one_text_differ_in_length(tmp_path: Path):

@@ -227,8 +227,8 @@ def _pieces(text: str, kind: str) -> list[str]:
 
     Lengths are random, because equal lengths would reveal which pieces belong together.
     """
-    # Other scripts are split at spaces only.
-    starts = [start for start, _ in spans_of(text, kind if kind == "chinese" else "ids")]
+    # Scripts with spaces are split only there, others not before a vowel sign.
+    starts = [start for start, _ in spans_of(text, "marked" if kind == "chinese" else "ids")]
     if len(starts) < _LONG:
         return [text]
     count = 2 * max(1, round(len(starts) / (2 * _PIECE)))
