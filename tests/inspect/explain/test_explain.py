@@ -343,6 +343,7 @@ def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: No
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["target"] for row in rows] == [KEYS[label] for label in labels]
     lines = "\n".join(json.dumps({"text": text}) for text in texts)  # as for predict
+    assert "the input is empty" in run_cli("explain", trained, stdin="").stderr
     piped = run_cli("explain", trained, "--json", "--method", "leave_one_out", stdin=lines)
     assert piped.stdout == done.stdout
     # Only as much of a file is read as is explained.

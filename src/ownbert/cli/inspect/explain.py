@@ -165,7 +165,9 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         expected = min(expected, len(given))
     elif not isinstance(given, Path):
         lines = list(islice(given, expected))
-        expected, data = len(lines), Lines(lines) if lines else []
+        if not lines:
+            raise InputError("the input is empty")
+        expected, data = len(lines), Lines(lines)
     all_explanations: list[Explanation] = []
     inside: list[Observation | None] = []
     options = {"target": settings.target, "by": settings.by, "rows": settings.rows}
