@@ -3,6 +3,7 @@
 # torch's foreach functions have names with an underscore.
 # pyright: reportPrivateImportUsage=false
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -36,10 +37,7 @@ class Lamb(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update all parameters with gradients; return the loss of ``closure``, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = closure_loss(closure)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
@@ -84,3 +82,12 @@ def _trust_ratio(weights: Tensor, update: Tensor) -> Tensor:
     """The ratio of two norms, computed without synchronisation."""
     ratio = weights / update
     return torch.where((weights > 0) & (update > 0), ratio, torch.ones_like(ratio))
+
+
+def closure_loss(closure: Callable[[], Any] | None) -> Any:
+    """The loss of the closure given to an optimiser's step, computed with gradients; None without
+    one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()

@@ -14,7 +14,7 @@ from ownbert.exceptions import InputError
 from ownbert.nn.layers import NoNorm
 from ownbert.nn.variants.ngram_embeddings import ngram_tables
 from ownbert.train.distributed import is_sharded
-from ownbert.train.optim.lamb import Lamb
+from ownbert.train.optim.lamb import Lamb, closure_loss
 from ownbert.train.training_settings import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
@@ -232,10 +232,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         """Update with all optimisers; return the loss of ``closure``, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = closure_loss(closure)
         for part in self.parts:
             part.step()
         return loss
@@ -290,10 +287,7 @@ class RowAdagrad(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the rows with gradients; return the loss of ``closure``, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = closure_loss(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
