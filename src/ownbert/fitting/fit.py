@@ -315,8 +315,9 @@ class Fit:
         share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
         if not pretrains:  # given networks have good vectors; predict --unknown uses the probe's
             probe(share_of(_PROBING_GIVEN))
-            share, copy = max(share, _FINETUNING_GIVEN), self.folder / WORK / _COPY
-            base = self.attempt(_MEANS, partial(with_means, base, copy)) or base
+            share = max(share, _FINETUNING_GIVEN)
+            means = partial(with_means, base, self.folder / WORK / _COPY)
+            base = self.attempt(_MEANS, means) or base
             self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
         make = partial(steps.join_linear_models, base, share_of(_JOINING))
         self._add("joined", "network", make, share_of(2 * _JOINING))
