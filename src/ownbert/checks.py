@@ -8,6 +8,7 @@ value. It raises ``InputError`` if the value has the wrong type or is out of ran
 missing keys are left to the code that reads the file.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -31,6 +32,20 @@ def check_fields(config: Any) -> None:
     for one in fields(config):
         if "check" in one.metadata:
             one.metadata["check"](one.name, getattr(config, one.name))
+
+
+def whole_in_environment(name: str, default: int) -> int:
+    """The whole number in an environment variable; ``default`` if it is empty or not set.
+
+    Raises:
+        InputError: the variable is something else.
+    """
+    value = os.environ.get(name, "").strip() or str(default)
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise InputError(
+            f"the environment variable {name} is {in_short(value)}; it must be a whole number"
+        )
+    return int(value)
 
 
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:

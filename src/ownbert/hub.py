@@ -44,7 +44,9 @@ def is_name(text: str) -> bool:
 
 def _not_a_file(path: Path) -> Path:
     if path.is_file():
-        raise InputError(f"{path} is a file; give the folder {path.parent}")
+        if (path.parent / "config.json").is_file():
+            raise InputError(f"{path} is a file; give the folder {path.parent}")
+        raise InputError(f"{path} is a file, but a folder with a model is needed here")
     return path
 
 

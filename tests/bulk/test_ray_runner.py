@@ -1,6 +1,7 @@
 """predict and embed on a local Ray: what is killed is computed again, and nothing else."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -173,9 +174,12 @@ def test_workers_share_the_gpus_of_a_cluster(
     def watch(rows: int) -> None:
         free.append(ray.available_resources().get("GPU", 0))
 
+    loggers = [logging.getLogger(name) for name in ray_runner._LOGGERS]
+    levels = [logger.level for logger in loggers]
     given = {"device": "auto", "part_rows": 20, "progress": watch}
     assert ray_runner.predict_with_ray(classifier, lines, tmp_path / "out", **given) == 1500
     assert min(free) == 0
+    assert [logger.level for logger in loggers] == levels
     for device, asked, crew in (
         ("auto", None, (1, 1)),
         ("cuda", 2, (2, 0.5)),

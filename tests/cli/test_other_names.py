@@ -1,11 +1,15 @@
 """What users of other programs write works, or the line says what to write instead."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import ownbert
 from ownbert import Embedder, InputError, OwnBertClassifier, Predictor
+from ownbert.exceptions import in_short
+from ownbert.train.distributed import join
 from support.cli import refusal, run_cli
 from support.tiny import LABELS, made
 
@@ -61,6 +65,54 @@ def test_other_spellings_of_options(classifier: Path, tmp_path: Path):
     done = run_cli("predict", classifier, tmp_path / "new.csv", "--text_column", "content_column")
     assert done.returncode == 0, done.stderr
     assert run_cli("predict", classifier, "--", "--top_k").returncode == 0
+
+
+def test_texts_may_begin_with_a_minus_sign(tmp_path: Path):
+    model = tmp_path / "-model"
+    made(model, "classification")
+
+    def texts(*arguments: object) -> list[str]:
+        done = run_cli("predict", *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line)["text"] for line in done.stdout.splitlines()]
+
+    assert texts(model, "--text", "-1") == ["-1"]
+    assert texts(model, "--text=--lr", "--top", 2, "--quiet") == ["--lr"]
+    assert texts("--text", "--lr", "--model", "-model", "a", "--", "-b") == ["a", "--lr", "-b"]
+    for command in ("predict", "embed", "explain"):
+        assert f"as in ownbert {command} ... -- -1" in refusal(command, model, "-1")
+
+
+@pytest.mark.parametrize("value", ["", " ", "1", "x", "-2", "9" * 400])
+def test_an_environment_variable_is_empty_or_no_number(value: str, tmp_path: Path):
+    made(tmp_path / "model", "classification")
+    environment = {"WORLD_SIZE": value}
+    assert run_cli("predict", tmp_path / "model", "a", env=environment).returncode == 0
+    done = run_cli("pretrain", tmp_path / "none", "-o", tmp_path / "new", env=environment)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    refused = f"the environment variable WORLD_SIZE is {in_short(value)}; it must be" in done.stderr
+    assert refused == (value.strip() not in ("", "1"))
+
+
+def test_a_launcher_sets_all_of_its_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", ""), ("MASTER_ADDR", "x")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="WORLD_SIZE is 2, but RANK is not set; start with torch"):
+        join(torch.device("cpu"))
+
+
+def test_a_file_in_place_of_a_model_folder(tmp_path: Path):
+    made(tmp_path / "model", "mlm")
+    (tmp_path / "x.csv").write_text("text\na\n")
+    for command in ("topics", "embed", "duplicates", "fill"):
+        done = run_cli(command, "x.csv", "model/config.json", cwd=tmp_path)
+        assert "give the folder ." not in done.stderr
+    assert (
+        "x.csv is a file, but a folder with a model"
+        in run_cli("topics", "x.csv", cwd=tmp_path).stderr
+    )
+    done = run_cli("topics", "model/config.json", "x.csv", cwd=tmp_path)
+    assert "model/config.json is a file; give the folder model" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -474,6 +475,17 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert message in done.stderr
     assert not output.exists()
+
+
+def test_a_mistake_leaves_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    texts, labels = ["a b", "c d"] * 4, ["x", "y"] * 4
+    for mistake in ({"minutes": -1}, {"metric": "no"}, {"dev": "nosuch.csv"}):
+        with pytest.raises(InputError):
+            ownbert.fit(texts, labels, **mistake)
+    with pytest.raises(InputError):
+        ownbert.fit(texts, labels[:-1])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_settings_are_read_before_the_folder_is_looked_at(fitted: Path, topics: Path):

@@ -112,6 +112,7 @@ def test_json_that_no_reader_would_survive(tmp_path: Path):
         ('{"a":' * 100_000, "nested too deeply"),
         ("[" * 200 + "]" * 200, "nested too deeply"),
         ('{"a": ' + "9" * 6000 + "}", "too many digits"),
+        ('{"a": [{"b": -' + "9" * 400 + "}]}", "too many digits"),
     ):
         path.write_text(content)
         with pytest.raises(InputError, match=message):
@@ -133,6 +134,7 @@ def test_yaml_that_no_reader_would_survive():
         (bomb, "too many objects and lists"),
         ("[" * 2000, "nested too deeply"),
         ("a: " + "9" * 6000, "too many digits"),
+        ("9" * 400, "too many digits"),
         ("a: 2001-99-99", "month must be in"),
         ("a: !!python/name:os.system ", "could not determine a constructor"),
         ("\0", "not allowed"),

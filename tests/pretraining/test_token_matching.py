@@ -128,6 +128,7 @@ def test_counts_are_read(tmp_path: Path, pack_it: bool):
     ("content", "message"),
     [
         ("the 1\nof\n", r"line 2: 'of' is not a token and a count"),
+        (f"the {'9' * 400}\n", r"not a token and a count.* integer of at most 18 digits"),
         ("the 1\nof 2 3\n", "line 2"),
         ("the -1\n", "line 1"),
         ("the\t1.5\n", "line 1"),

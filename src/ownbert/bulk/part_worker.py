@@ -84,7 +84,11 @@ class PartWorker:
         torch.set_num_threads(threads)
         self._files = files
         self._output = StoredFolder(output)
-        self._scratch = Path(tempfile.mkdtemp(dir=scratch if os.path.isdir(scratch) else None))
+        # Removed when the worker ends; other machines do not have the folder of the job.
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="ownbert-part-", dir=scratch if os.path.isdir(scratch) else None
+        )
+        self._scratch = Path(self._temporary.name)
         self._name = secrets.token_hex(8)
         self._refused = ""
         try:

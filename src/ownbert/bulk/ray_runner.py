@@ -226,12 +226,14 @@ def planned_workers(workers: int | None, threads: int, device: str) -> Iterator[
     """
     import ray
 
-    for name in _LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
     ours = not ray.is_initialized()
-    if ours:
-        _start()
     try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        if ours:
+            _start()
         resources = ray.cluster_resources()
         known = int(resources.get("CPU", 0))
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
@@ -248,6 +250,8 @@ def planned_workers(workers: int | None, threads: int, device: str) -> Iterator[
     finally:
         if ours:
             ray.shutdown()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _start() -> None:

@@ -23,6 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from ownbert import __version__
+from ownbert.checks import whole_in_environment
 from ownbert.cli.other_names import meant, respelled
 from ownbert.exceptions import InputError, in_short, on_command_line
 from ownbert.files.encodings import reading_as
@@ -168,7 +169,9 @@ def _with_spellings(command: Any) -> Any:
     known = own | at_start | at_end
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
-        for typed, name in zip(args, (renamed := respelled(args, known)), strict=True):
+        hidden = at_start | at_end
+        renamed = respelled(args, known, with_values=hidden)
+        for typed, name in zip(args, renamed, strict=True):
             if typed != name:
                 _typed[name.partition("=")[0]] = typed.partition("=")[0]
         args = _as_arguments(renamed, at_end)
@@ -181,17 +184,21 @@ def _with_spellings(command: Any) -> Any:
 def _as_arguments(
     args: Sequence[str], options: Collection[str], *, first: bool = False
 ) -> list[str]:
-    """Move the values of ``options`` to the end or the start of ``args``, as arguments."""
+    """Move the values of ``options`` to the end or the start of ``args``, as arguments.
+
+    Values may begin with a minus sign: at the end they follow ``--``, at the start they are paths.
+    """
     rest, moved, given = [], [], iter(args)
     for each in given:
         option, equals, value = each.partition("=")
         if each == "--":
-            return [*moved, *rest, each, *given] if first else [*rest, *moved, each, *given]
+            return [*moved, *rest, each, *given] if first else [*rest, each, *moved, *given]
         if option not in options:
             rest.append(each)
         elif (argument := value if equals else next(given, None)) is not None:
-            moved.append(argument)
-    return [*moved, *rest] if first else [*rest, *moved]
+            is_option = first and len(argument) > 1 and argument.startswith("-")
+            moved.append(f"./{argument}" if is_option else argument)
+    return [*moved, *rest] if first else [*rest, *(["--"] if moved else []), *moved]
 
 
 def _guard_inputs(command: Any) -> Any:
@@ -295,7 +302,10 @@ def main() -> None:
 
 def _is_distributed() -> bool:
     """Whether torchrun or a similar launcher has started this process and others."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    try:
+        return whole_in_environment("WORLD_SIZE", 1) > 1
+    except InputError:  # a command that trains reports it
+        return False
 
 
 def _main() -> None:
@@ -349,6 +359,15 @@ def usage_message(error: Any) -> str:
         if instead := meant(ctx.command_path if ctx else "", wrong[1], task_kinds()):
             return f"no such command {wrong[1]!r}: {instead}"
     message = message[:1].lower() + message[1:]
+    if unknown := re.match(r"No such option: (-\d\S*)", message, re.I):
+        arguments = [
+            p.name for p in getattr(ctx.command, "params", ()) if p.param_type_name == "argument"
+        ]
+        if arguments[1:]:  # the first one is a folder
+            return (
+                f"no such option: {unknown[1]}; write -- before texts that begin with a minus "
+                f"sign, as in {ctx.command_path} ... -- {unknown[1]}"
+            )
     if "Did you mean" in message:
         return message
     if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:

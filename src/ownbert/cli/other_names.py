@@ -93,8 +93,16 @@ def meant(group: str, name: str, commands: Collection[str]) -> str | None:
     return _COMMANDS.get(name)
 
 
-def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
-    """Replace options by the command's spelling: ``--max_length`` is ``--max-length``."""
+def respelled(
+    args: Sequence[str], options: Collection[str], *, with_values: Collection[str] = ()
+) -> list[str]:
+    """Replace options by the command's spelling: ``--max_length`` is ``--max-length``.
+
+    Args:
+        args: the arguments.
+        options: the command's options.
+        with_values: those whose next argument is a value, which stays as it is.
+    """
     spelled, rest = [], iter(args)
     for each in rest:
         if each == "--":
@@ -105,6 +113,8 @@ def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
             dashed = _by_other_name(dashed, options)
         known = option.startswith("--") and dashed in options
         spelled.append(f"{dashed}{equals}{value}" if known else each)
+        if known and not equals and dashed in with_values:
+            spelled += [value for value in [next(rest, None)] if value is not None]
     return spelled
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from ownbert.checks import whole_in_environment
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import parse_yaml
 from ownbert.files.writing import (
@@ -65,7 +66,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
         InputError: another process is writing to the folder, or it cannot be created.
     """
     path = Path(folder)
-    others = int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+    others = whole_in_environment("WORLD_SIZE", 1) > 1 and whole_in_environment("RANK", 0) > 0
     if others or (path.exists() and not path.is_dir()):
         yield  # a file is refused when it is written
         return

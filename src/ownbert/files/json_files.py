@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ _MOST_YAML = 1 << 20
 # Maximum nesting of objects and lists: far below Python's recursion limit, so that values can be
 # copied, compared and written.
 MOST_NESTED = 100
+# Whole numbers with more bits have no float: 400 digits would overflow in any computation.
+_MOST_BITS = 1023
 # Most objects and lists in a recipe. YAML aliases can expand exponentially.
 _MOST_PARTS = 100_000
 
@@ -97,13 +99,22 @@ def _inner_levels(value: Any) -> Iterator[list[Any]]:
     raise RecursionError
 
 
+def _refuse_long_number(values: Iterable[Any]) -> None:
+    """Raise ``OverflowError`` for a whole number that no float can hold."""
+    if any(type(value) is int and value.bit_length() > _MOST_BITS for value in values):
+        raise OverflowError
+
+
 def _parsed(
     source: str | os.PathLike[str], text: str, parse: Callable[[str], Any], language: str
 ) -> Any:
     try:
         value, parts = parse(text), 0
+        _refuse_long_number([value])
         for level in _inner_levels(value):
             parts += len(level)
+            for each in level:
+                _refuse_long_number(each.values() if isinstance(each, dict) else each)
             if language == "YAML" and parts > _MOST_PARTS:
                 raise InputError(f"{source} contains too many objects and lists")
         return value
@@ -113,6 +124,6 @@ def _parsed(
         reason = " ".join(str(error).split())
         if isinstance(error, RecursionError):
             reason = "it is nested too deeply"
-        elif isinstance(error, ValueError) and "integer string conversion" in reason:
+        elif isinstance(error, OverflowError) or "integer string conversion" in reason:
             reason = "a whole number has too many digits"
         raise InputError(f"{source} is not {language}: {reason}") from None

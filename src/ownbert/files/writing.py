@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
@@ -141,6 +142,16 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if arrived:
         signal.raise_signal(arrived[0])
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A new temporary folder, which stays unless the block leaves it empty."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    finally:
+        remove_empty([folder])
 
 
 def missing_folders(folder: Path) -> list[Path]:

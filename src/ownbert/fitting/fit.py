@@ -2,9 +2,9 @@
 
 import copy
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import inside, refuse_both, refuse_foreign, writing
-from ownbert.files.writing import atomic_path, make_folder, uninterrupted, write_text
+from ownbert.files.writing import (
+    atomic_path,
+    make_folder,
+    temporary_folder,
+    uninterrupted,
+    write_text,
+)
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
@@ -118,9 +124,11 @@ def fit(
     train, labels = rows_by_other_names(train, labels, options)
     if train is None:
         raise InputError("labelled rows are needed: fit(texts, labels), or fit(file or table)")
-    options |= {"output": output, "test": test, "unlabelled": unlabelled, "add": add}
+    options |= {"test": test, "unlabelled": unlabelled, "add": add}
     options |= {"resume": resume, "overwrite": overwrite, "quiet": quiet, "debug": debug}
-    return Predictor(fit_folder(train if labels is None else (train, labels), **options))
+    with nullcontext(output) if output is not None else temporary_folder("ownbert-fit-") as folder:
+        rows = train if labels is None else (train, labels)
+        return Predictor(fit_folder(rows, output=folder, **options))
 
 
 @reads_encoding
@@ -128,7 +136,7 @@ def fit(
 def fit_folder(
     train: Any,
     *,
-    output: str | Path | None = None,
+    output: str | Path,
     dev: Any = None,
     test: Any = None,
     unlabelled: Any = (),
@@ -149,7 +157,7 @@ def fit_folder(
     refuse_both(resume=resume, overwrite=overwrite)
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
-    folder = Path(tempfile.mkdtemp(prefix="ownbert-fit-") if output is None else output)
+    folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; -o must name a folder")
     resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first

@@ -47,6 +47,8 @@ _INTEGER_SHARE = 0.5
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
 # The tables of word features, matched tag by tag.
 _TABLES = ".features.tables."
+# Digits of a count; more would overflow in float64.
+_MOST_DIGITS = 18
 # Heads that pretraining and checkpoints may have in common.
 _HEADS = ("mlm", "nsp")
 # Model types of BERT; the second has positions that Transformers does not support
@@ -140,10 +142,11 @@ def read_counts(path: str | Path) -> dict[str, int]:
             continue
         parts = line.split("\t") if "\t" in line else line.split()
         token, count = parts[0].strip(), parts[-1].strip()
-        if len(parts) != 2 or not token or not (count.isascii() and count.isdecimal()):
+        is_count = count.isascii() and count.isdecimal() and len(count) <= _MOST_DIGITS
+        if len(parts) != 2 or not token or not is_count:
             raise InputError(
                 f"{path}, line {number}: {line[:60]!r} is not a token and a count; write them as "
-                "token, tab, integer"
+                f"token, tab, integer of at most {_MOST_DIGITS} digits"
             )
         counts[token] = counts.get(token, 0) + int(count)
     if not counts:

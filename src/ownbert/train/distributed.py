@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ownbert.checks import whole_in_environment
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import Undrawn
@@ -90,19 +91,29 @@ ALONE = World()
 
 def under_torchrun() -> bool:
     """Whether a launcher such as torchrun has started several processes."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return whole_in_environment("WORLD_SIZE", 1) > 1
 
 
 def join(device: torch.device) -> World:
-    """Connect to the other processes of the run, if there are any."""
+    """Connect to the other processes of the run, if there are any.
+
+    Raises:
+        InputError: WORLD_SIZE is set, but not the other variables of a launcher.
+    """
     if not under_torchrun():
         return ALONE
     ours = not dist.is_initialized()
     if ours:
+        for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+            if not os.environ.get(name):
+                raise InputError(
+                    f"the environment variable WORLD_SIZE is {os.environ['WORLD_SIZE']}, but "
+                    f"{name} is not set; start with torchrun, or unset WORLD_SIZE"
+                )
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_TIMEOUT)
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", dist.get_rank())))
+        torch.cuda.set_device(whole_in_environment("LOCAL_RANK", dist.get_rank()))
     return World(dist.get_rank(), dist.get_world_size(), ours)
 
 
