@@ -57,6 +57,8 @@ def test_parameters_are_replaced(tmp_path: Path):
         "[2024-01-02T03:04:05Z] WARN took 15ms, 3.5 MB": "WARN took <n>ms, <n> MB",
         "Jun 14 15:16:01 host sshd[19939]: failed at 0x7ffe12": "host sshd[<n>]: failed at <hex>",
         "request 1f3c9a27b5 deadbeef": "request <hex> deadbeef",
+        "user354 on eth0 of node_17, try 2": "user<n> on eth0 of node_17, try <n>",
+        "user1234567 took 0.25s, v12 r2d2": "user<n> took <n>s, v12 r2d2",
     }
     assert {row["line"]: row["text"] for row in templates(tmp_path, list(others))} == others
     sessions = templates(tmp_path, lines, r"blk_-?\d+")

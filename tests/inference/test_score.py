@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -285,8 +286,22 @@ def test_the_command(bert: Path, tmp_path: Path):
         "score", folder, tmp_path / "new.txt", "-o", tmp_path / "o.jsonl", "--html", page
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "9 texts scored; saved" in done.stdout
+    flags = [json.loads(line)["flag"] for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert f"9 texts scored, {sum(flags)} flagged; saved" in done.stdout
     assert "unseen: crash" in page.read_text()
+    shown = re.findall(r'"target": ?"(row \d): (flagged|not flagged)', page.read_text())
+    assert shown[0] in [(f"row {n}", "flagged") for n in range(6, 10)]  # the odd ones are last
+    assert {name: flag == "flagged" for name, flag in shown} == {
+        f"row {row}": flag for row, flag in enumerate(flags, start=1)
+    }
+    with (tmp_path / "new.csv").open("w") as file:
+        file.write("who,text\n" + "".join(f"id{i},{text}\n" for i, text in enumerate(ODD)))
+    done = run_cli("score", folder, tmp_path / "new.csv", "--id-column", "who", "--html", page)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"4 texts scored, 4 flagged; saved {page}\n"
+    assert sorted(re.findall(r'"target": ?"(id\d): flagged', page.read_text())) == [
+        f"id{i}" for i in range(4)
+    ]
     normal = ("--normal", tmp_path / "normal.txt", "-o", tmp_path / "piped.jsonl")
     assert run_cli("score", folder, *normal, stdin="\n".join(ODD)).returncode == 0
     assert len((tmp_path / "piped.jsonl").read_text().splitlines()) == 4

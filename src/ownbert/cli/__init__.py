@@ -359,11 +359,10 @@ def usage_message(error: Any) -> str:
         if instead := meant(ctx.command_path if ctx else "", wrong[1], task_kinds()):
             return f"no such command {wrong[1]!r}: {instead}"
     message = message[:1].lower() + message[1:]
-    if unknown := re.match(r"No such option: (-\d\S*)", message, re.I):
-        arguments = [
-            p.name for p in getattr(ctx.command, "params", ()) if p.param_type_name == "argument"
-        ]
-        if arguments[1:]:  # the first one is a folder
+    unknown = re.match(r"No such option: (-\d\S*)", message, re.I)
+    if unknown and ctx is not None:
+        arguments = [p for p in ctx.command.params if p.param_type_name == "argument"]
+        if len(arguments) > 1:  # a folder, then texts
             return (
                 f"no such option: {unknown[1]}; write -- before texts that begin with a minus "
                 f"sign, as in {ctx.command_path} ... -- {unknown[1]}"

@@ -101,13 +101,13 @@ def score(
     inputs: Any = None
     if texts or to_file or settings.html or not settings.normal:
         inputs = given_texts(texts or (), columns, folder, missing=_NOTHING)
-    page = None if settings.html is None else MostUnusual()
+    unusual, has_page = MostUnusual(), settings.html is not None
     given: dict[str, Any] = {
         **settings.given(),
         "device": device,
         "engine": engine,
         "say": saying(quiet=quiet),
-        "each": page,
+        "each": unusual,
     }
     count, rows = 0, None
     with counting("texts scored", quiet=quiet) as progress:
@@ -119,15 +119,19 @@ def score(
             count = run(folder, inputs, output, resume=resume, shard=own, **given)
     if settings.normal and not quiet:
         say(f"saved {folder / NORMAL}", err=not to_file)
-    if rows is not None and page is None:
+    if rows is not None and not has_page:
         print_rows(rows)
     elif rows is not None:
         for _ in rows:  # the page collects the rows
             pass
-    else:
-        written = output if own is None else own.path(output)
-        say_saved(f"{counted(count, 'text')} scored", written, quiet=quiet)
-    if page is not None and settings.html is not None:
-        page.write(settings.html, title=folder.name)
+    done = f"{counted(count or unusual.count, 'text')} scored"
+    # A resumed run has seen only the last texts.
+    if unusual.flagged is not None and unusual.count >= count:
+        done += f", {unusual.flagged:,} flagged"
+    if to_file and inputs is not None:
+        say_saved(done, output if own is None else own.path(output), quiet=quiet)
+    if settings.html is not None:
+        unusual.write(settings.html, title=folder.name)
         if not quiet:
-            say(f"saved {settings.html}", err=not to_file)
+            start = "" if to_file else f"{done}; "
+            say(f"{start}saved {settings.html}", err=not to_file)

@@ -1,7 +1,7 @@
 """Surprisal of texts under a masked language model, and anomaly scores relative to normal texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class ScoredText:
         tokens: tokens of the text; unknown tokens as written in the text.
         spans: character span of each token, end exclusive.
         surprisals: surprisal of each token, in nats.
+        id: id of the row, if a column of ids is named.
     """
 
     text: str
@@ -52,6 +53,7 @@ class ScoredText:
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     surprisals: tuple[float, ...]
+    id: Any = None
 
     @property
     def perplexity(self) -> float | None:
@@ -279,7 +281,10 @@ class ScoredRows:
 
     def scored(self, block: Sequence[Record]) -> list[ScoredText]:
         """Score a block of texts."""
-        scored_texts = self.scorer([text for _, text in block])
+        scored_texts = [
+            replace(one, id=id)
+            for (id, _), one in zip(block, self.scorer([text for _, text in block]), strict=True)
+        ]
         if self._each is not None:
             for one in scored_texts:
                 self._each(one)

@@ -18,18 +18,25 @@ _MOST = 200
 
 
 class MostUnusual:
-    """Keeps the texts with the highest scores among all texts that it is called with."""
+    """Keeps the texts with the highest scores among all texts that it is called with.
+
+    Attributes:
+        count: number of texts.
+        flagged: number of flagged texts; None without a profile of normal texts.
+    """
 
     def __init__(self) -> None:
         self._kept: list[tuple[float, int, ScoredText]] = []
-        self._count = 0
+        self.count, self.flagged = 0, None
 
     def __call__(self, scored: ScoredText) -> None:
         """Add a text, and drop the least unusual one if there are too many."""
-        self._count += 1
+        self.count += 1
+        if scored.flag is not None:
+            self.flagged = (self.flagged or 0) + scored.flag
         if scored.score is not None and scored.tokens:
             add = heappush if len(self._kept) < _MOST else heappushpop
-            add(self._kept, (scored.score, -self._count, scored))
+            add(self._kept, (scored.score, -self.count, scored))
 
     def write(self, path: Path, *, title: str) -> None:
         """Write the page, most unusual text first.
@@ -37,18 +44,15 @@ class MostUnusual:
         Raises:
             InputError: there were no texts.
         """
-        explanations = [
-            _explained(row, each[2]) for row, each in enumerate(sorted(self._kept)[::-1])
-        ]
+        kept = sorted(self._kept, reverse=True)
+        explanations = [_explained(-number - 1, scored) for _, number, scored in kept]
         write_page(explanations, path, title=title)
 
 
 def _explained(row: int, scored: ScoredText) -> Explanation:
-    if scored.flag is None:
-        target = translated("surprisal")
-    else:
-        flag = translated("flagged") if scored.flag else translated("not flagged")
-        target = "; ".join([flag, *scored.reasons])
+    name = translated(f"row {row + 1:,}") if scored.id is None else str(scored.id)
+    found = ["surprisal"] if scored.flag is None else ["flagged" if scored.flag else "not flagged"]
+    target = "; ".join([f"{name}: {translated(found[0])}", *scored.reasons])
     words = [Word(0, start, end, (i,)) for i, (start, end) in enumerate(scored.spans)]
     values = np.array(scored.surprisals)
     return Explanation(
