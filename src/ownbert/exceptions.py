@@ -1,6 +1,7 @@
 """The exception for users' mistakes, the warning about inputs, values in messages, and advice."""
 
 import contextlib
+import math
 import re
 import shlex
 import warnings
@@ -108,6 +109,14 @@ def warn_of_input(message: str) -> None:
 def counted(count: int, noun: str) -> str:
     """A number and its noun: 1 word, 2 words."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 in per cent, with one decimal or as many as a share of a few rows needs:
+    two of 10,000 rows are 0.02%, not 0.0%."""
+    distance = 100 * min(share, 1 - share)
+    places = min(6, max(1, math.ceil(-math.log10(distance)))) if distance > 0 else 1
+    return f"{100 * share:.{places}f}%"
 
 
 def in_short(value: Any) -> str:

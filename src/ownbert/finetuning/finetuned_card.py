@@ -28,7 +28,7 @@ from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.task import Task, task_class
 from ownbert.tasks.task_kinds import task_kinds
 from ownbert.train.watch.log import CURVES
-from ownbert.train.watch.metric_names import decimals
+from ownbert.train.watch.metric_names import decimals, shown_label_metric
 
 _PICTURES = {
     CURVES: "Loss and metrics during training",
@@ -145,7 +145,11 @@ def _metrics(metrics: Mapping[str, Sequence[float]], labels: Sequence[LabelScore
         shown = sorted(labels, key=lambda score: score.f1)
         blocks.append(f"By label, the {MAX_ROWS} with the lowest F1:")
     rows = [
-        (s.label, *(f"{x:.3f}" for x in (s.precision, s.recall, s.f1)), f"{s.support:,}")
+        (
+            s.label,
+            *(shown_label_metric(x, s.support) for x in (s.precision, s.recall, s.f1)),
+            f"{s.support:,}",
+        )
         for s in shown
     ]
     if rows:

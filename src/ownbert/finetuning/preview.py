@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ownbert.exceptions import percent
 from ownbert.files.encodings import reading_as
 from ownbert.finetuning.finetune import (
     recipe_options,
@@ -88,7 +89,7 @@ def label_shares(task: Task, rows: Sequence[Row]) -> str:
     if len(task.labels) <= _ALL or not task.counts_labels:
         return task.label_distribution(rows)
     counts = label_counts(rows, task.labels).most_common()
-    shown = [f"{label} {count:,} ({count / len(rows):.1%})" for label, count in counts]
+    shown = [f"{label} {count:,} ({percent(count / len(rows))})" for label, count in counts]
     return (
         f"{len(shown)} in all; the most frequent: {', '.join(shown[:_FREQUENT])}; "
         f"the rarest: {', '.join(shown[-_RARE:])}"

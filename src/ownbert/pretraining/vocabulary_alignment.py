@@ -22,7 +22,7 @@ from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config.encoder import EncoderConfig
 from ownbert.corpus.store import Store
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, percent
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.language import translated
@@ -265,7 +265,7 @@ class AlignmentReport:
         new = ", ".join(dict.fromkeys(_module_name(name) for name in self.new))
         unused = ", ".join(self.unused)
         tokens = ", ".join(
-            translated(f"{self.tokens[kind]:,} {name} ({self.shares[kind]:.1%} of the corpus)")
+            translated(f"{self.tokens[kind]:,} {name} ({percent(self.shares[kind])} of the corpus)")
             for kind, name in MATCH_KINDS.items()
             if self.tokens[kind]
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.exceptions import InputError, in_short
+from ownbert.exceptions import InputError, in_short, percent
 from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.raw_outputs import softmax
@@ -153,7 +153,7 @@ class SingleLabelTask(Task):
     def label_distribution(self, rows: Sequence[Row]) -> str:
         total = len(rows)
         counts = zip(self.labels, self._counts(rows), strict=True)
-        return ", ".join(f"{label} {count / total:.1%}" for label, count in counts)
+        return ", ".join(f"{label} {percent(count / total)}" for label, count in counts)
 
 
 class ClassificationTask(SingleLabelTask, SentenceTask):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, percent
 from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
@@ -193,9 +193,9 @@ class MultiLabelTask(SentenceTask):
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
         counts = zip(self.labels, self.label_counts(rows), strict=True)
-        parts = [f"{label} {count / len(rows):.1%}" for label, count in counts]
+        parts = [f"{label} {percent(count / len(rows))}" for label, count in counts]
         none = sum(not is_soft(row.target) and not row.target for row in rows) / len(rows)
-        return ", ".join([*parts, f"none {none:.1%}"] if none else parts)
+        return ", ".join([*parts, f"none {percent(none)}"] if none else parts)
 
 
 def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, percent
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.tables import Source, as_text, place
 from ownbert.tasks.forward.network import RowNetwork
@@ -157,7 +157,7 @@ class MultipleChoiceTask(Task):
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
         counts = np.bincount([row.target for row in rows])
-        return ", ".join(f"{i} {count / len(rows):.1%}" for i, count in enumerate(counts))
+        return ", ".join(f"{i} {percent(count / len(rows))}" for i, count in enumerate(counts))
 
 
 def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:

@@ -13,6 +13,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.batches.masking import Masking
 from ownbert.config.encoder import EncoderConfig
+from ownbert.exceptions import percent
 from ownbert.tasks.rows import Row, shortened
 from ownbert.text.text_parts import PART
 from ownbert.text.tokenizer import Tokenizer
@@ -260,8 +261,8 @@ class UnknownWords:
         if self.unknown == self.total:
             named, why = "", "the model's vocabulary contains no word of these texts"
         return (
-            f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}"
-            f"{named}: {why}; use another model, or make one: ownbert vocab TEXTS -o MODEL, then "
+            f"warning: {percent(self.share)} of the tokens are "
+            f"{self.tokenizer.special['unk_token']}{named}: {why}; use another model, or make one: ownbert vocab TEXTS -o MODEL, then "
             "ownbert prepare and ownbert pretrain"
         )
 

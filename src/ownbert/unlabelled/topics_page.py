@@ -1,5 +1,6 @@
 """Topics as an HTML page: a table, and the words and most typical texts of each topic."""
 
+from ownbert.exceptions import percent
 from ownbert.fitting.report.charts import Chart
 from ownbert.fitting.report.sections import TEXT, Section
 from ownbert.language import translated
@@ -15,7 +16,7 @@ def as_page(topics: Topics) -> str:
     texts, count = len(topics.of_text), len(topics.topics)
     names = [cleaned(topic.name, 4 * _WORD) for topic in topics.topics]
     rows = tuple(
-        (f"{number}", name, f"{topic.size:,}", f"{topic.size / texts:.1%}")
+        (f"{number}", name, f"{topic.size:,}", f"{percent(topic.size / texts)}")
         for number, (topic, name) in enumerate(zip(topics.topics, names, strict=True), start=1)
     )
     columns = tuple(map(translated, ("number", "words", "texts", "share")))
@@ -56,5 +57,7 @@ def _line(topics: Topics, topic: Topic) -> Chart:
         f"{4 + i * step:.1f},{_HEIGHT - 2 - (_HEIGHT - 4) * share / most:.1f}"
         for i, share in enumerate(shares)
     )
-    title = "; ".join(f"{n} {share:.1%}" for n, share in zip(topics.periods, shares, strict=True))
+    title = "; ".join(
+        f"{n} {percent(share)}" for n, share in zip(topics.periods, shares, strict=True)
+    )
     return Chart(title, lines=[("fit", points)])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, percent
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.report.advice import give_advice, headline
 from ownbert.fitting.report.contents import (
@@ -28,6 +28,7 @@ from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import sections
 from ownbert.fitting.report.typical import largest_errors
 from ownbert.pages import cleaned
+from ownbert.tasks.metrics import LabelScore, Scores
 from support.fit_report import made_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -167,12 +168,39 @@ def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
     assert headline(close)[0] == "TF-IDF: macro F1 0.800"
 
 
-def test_lower_scores_can_be_better():
+def test_lower_scores_can_be_better(monkeypatch: pytest.MonkeyPatch):
     board = (replace(LINEAR, score=0.3), replace(NETWORK, score=0.2))
     report = small(metric="log_loss", lower=True, leaderboard=board, best="")
     assert report.winner.name == "network"
-    assert headline(report)[1].startswith("+0.100 compared with the best linear model")
-    assert ">+0.100<" in as_page(report)
+    against = "0.100 better compared with the best linear model, TF-IDF (0.300)"
+    assert headline(report)[1] == f"{against}."
+    assert ">0.100 better<" in as_page(report)
+    assert "+0.100" not in as_text(report)
+    doubtful = replace(report, margin=Margin(0.1, -0.02, 0.2))
+    assert headline(doubtful)[1].startswith(f"{against}; between 0.020 worse and 0.200 better in")
+    figures = [one.figure for one in give_advice(doubtful)]
+    assert "0.100 better, 0.020 worse to 0.200 better" in figures
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
+    page = as_page(doubtful)
+    assert "相比 好 0.100；90% 的自助抽样在 差 0.020 与 好 0.200 之间" in page
+    assert "better" not in page
+
+
+def test_a_label_without_rows_has_no_scores():
+    labels = (LabelScore("rare", 0.0, 0.0, 0.0, 0), LabelScore("weak", 0.2, 0.2, 0.2, 5))
+    report = small(scores=Scores({"accuracy": 0.2}, labels), labels=("weak", "rare"))
+    (section,) = (each for each in sections(report) if each.key == "classes")
+    assert [row[:5] for row in section.rows] == [
+        ("weak", "0.200", "0.200", "0.200", "5"),
+        ("rare", "–", "–", "–", "0"),
+    ]
+
+
+def test_a_small_share_is_not_zero():
+    shares = (0, 0.00002, 0.0002, 0.00049, 0.05, 0.9998, 1)
+    assert [*map(percent, shares)] == [
+        *("0.0%", "0.002%", "0.02%", "0.05%", "5.0%", "99.98%", "100.0%")
+    ]
 
 
 def test_test_rows_that_were_learnt_from_are_said_at_once():

@@ -12,7 +12,7 @@ from ownbert.checks import between
 from ownbert.cli.options import Encoding, Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
 from ownbert.cli.recipe_options import settings_command
-from ownbert.exceptions import counted
+from ownbert.exceptions import counted, percent
 from ownbert.settings import setting
 from ownbert.terminal import say
 
@@ -120,8 +120,8 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
     if store.duplicates:
         share = store.duplicates / store.read_documents
         line = (
-            f"{store.duplicates:,} of {store.read_documents:,} documents ({share:.1%}) repeat an "
-            f"earlier one, {'dropped' if dropped else 'kept'}"
+            f"{store.duplicates:,} of {store.read_documents:,} documents ({percent(share)}) repeat "
+            f"an earlier one, {'dropped' if dropped else 'kept'}"
         )
         if not dropped and share > MANY_DUPLICATES:
             line += "; remove them with --duplicates drop"

@@ -131,11 +131,14 @@ def _show_labels(scores: "Scores") -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ownbert.train.watch.metric_names import shown_label_metric
+
     table = Table(translated("label"), title_justify="left", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "support"):
         table.add_column(translated(name), justify="right")
     for row in scores.labels[:_LABELS]:
-        figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
+        values = (row.precision, row.recall, row.f1)
+        figures = (shown_label_metric(value, row.support) for value in values)
         table.add_row(Text(row.label), *figures, f"{row.support:,}")
     console().print(table)
     if (more := len(scores.labels) - _LABELS) > 0:

@@ -1,8 +1,10 @@
 """Conclusions from the numbers, in plain language: the headline and the next steps."""
 
+from ownbert.exceptions import percent
 from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report, shown_spread
 from ownbert.fitting.report.drift import DIFFERENT_KIND
 from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.train.watch.metric_names import decimals
 
 # Thresholds below which a difference is not mentioned, or a number supports no conclusion.
 LEAST_GAIN = 0.005  # in the score
@@ -78,6 +80,14 @@ def metric_name(metric: str) -> str:
     return names.get(metric, metric.replace("_", " "))
 
 
+def difference(report: Report, gain: float) -> str:
+    """A gain in the metric with its sign; in words where lower values are better, because the sign
+    could mean either."""
+    if not report.lower or not gain:
+        return decimals(gain, sign="+")
+    return f"{abs(gain):.3f} {'better' if gain > 0 else 'worse'}"
+
+
 def can_rise(report: Report) -> bool:
     """Whether the score is far enough below its upper bound for a gain to be worth mentioning."""
     highest = 0.0 if report.lower else 1.0
@@ -121,12 +131,13 @@ def _against_baseline(report: Report) -> str:
                 f"({score:.3f}), but the difference may be due to chance."
             )
         return "The best model is a linear model: no other model scored higher."
-    gain = f"{report.gain(best, baseline):+.3f} compared with the best linear model"
+    gain = f"{difference(report, report.gain(best, baseline))} compared with the best linear model"
     gain += f", {baseline.name} ({baseline.score:.3f})"
     margin = report.margin
     if margin is None or shown_spread(margin.high - margin.low) is None:
         return f"{gain}."
-    interval = f"between {margin.low:+.3f} and {margin.high:+.3f} in 90% of bootstrap samples"
+    low, high = difference(report, margin.low), difference(report, margin.high)
+    interval = f"between {low} and {high} in 90% of bootstrap samples"
     if margin.low > 0:
         return f"{gain}; {interval}, so the difference is unlikely to be due to chance."
     if margin.high < 0:
@@ -194,9 +205,10 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     noise = margin.low <= 0 if margin else gain <= 2 * (best.spread or 0.0)
     if not noise and gain >= LEAST_GAIN:
         return []
-    figure = f"{gain:+.3f}"
+    figure = difference(report, gain)
     if margin:
-        figure += f", {margin.low:+.3f} to {margin.high:+.3f}"
+        low, high = difference(report, margin.low), difference(report, margin.high)
+        figure += f", {low} to {high}"
     why = "may be due to chance" if noise else "is too small to matter in most cases"
     why = f"the gain of {best.name} over it {why}" if gain > 0 else f"{best.name} is not better"
     sentence = f"The linear model {baseline.name} may be good enough: {why}"
@@ -212,7 +224,7 @@ def _more_rows(report: Report) -> list[Advice]:
         report.learning_curve,
         "{:,.0f} rows",
         worth="Label more texts: with {times} as many rows, a linear model on words would gain "
-        "about {gain:+.3f}, and the blend less.",
+        "about {gain}, and the blend less.",
         not_worth="More labels of this kind would hardly improve the score.",
         unknown="The gain from more labels cannot be estimated.",
     )
@@ -224,7 +236,7 @@ def _more_minutes(report: Report) -> list[Advice]:
         report.minutes_curve,
         "{:.3g} minutes",
         worth="Use more --minutes: with {times} the pretraining time, a linear model on the "
-        "network would gain about {gain:+.3f}, and the blend less.",
+        "network would gain about {gain}, and the blend less.",
         not_worth="Longer pretraining would hardly improve the score.",
         unknown="The gain from longer pretraining cannot be estimated.",
     )
@@ -247,11 +259,14 @@ def _extrapolated(
         return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]
     at = unit.format(double.at)
-    interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {at}"
+    low, high = difference(report, double.gain_low), difference(report, double.gain_high)
+    interval = f"{low} to {high} at {at}"
     if double.gain >= LEAST_GAIN and double.gain_low > 0:
         times = double.at / curve.at[-1]
         words = "twice" if times == 2 else f"{times:.2g} times"
-        return [Advice("do", worth.format(times=words, gain=double.gain), interval)]
+        return [
+            Advice("do", worth.format(times=words, gain=difference(report, double.gain)), interval)
+        ]
     return [Advice("fine", not_worth, interval)]
 
 
@@ -259,7 +274,7 @@ def _label_errors(report: Report) -> list[Advice]:
     if not report.label_errors:
         return []
     count, share = len(report.label_errors), share_contradicted(report)
-    figure = f"{count:,} of the held-out rows ({share:.1%})" if share else f"{count:,} rows"
+    figure = f"{count:,} of the held-out rows ({percent(share)})" if share else f"{count:,} rows"
     place = report.place_of(report.label_errors[0].row)
     sentence = f"Check the likely label errors, starting with {place}"
     if share > HARD_TASK:
@@ -330,7 +345,7 @@ def _drift(report: Report) -> list[Advice]:
         advice.append(Advice("do", sentence, f"separability {drift.separability:.2f}, .5 is none"))
     if drift.unknown >= MANY_UNKNOWN:
         sentence = "Many tokens of the labelled texts occur in no unlabelled text."
-        advice.append(Advice("note", sentence, f"{drift.unknown:.1%} of the tokens"))
+        advice.append(Advice("note", sentence, f"{percent(drift.unknown)} of the tokens"))
     if not advice and drift.separability is not None:
         return [Advice("fine", drift.summary, f"separability {drift.separability:.2f}, .5 is none")]
     return advice

@@ -11,6 +11,7 @@ from ownbert.fitting.report import charts
 from ownbert.fitting.report.advice import (
     HARD_TASK,
     can_rise,
+    difference,
     headline,
     metric_name,
     share_contradicted,
@@ -37,7 +38,7 @@ def as_page(report: Report) -> str:
         kind=translated(_TASKS.get(report.task, "a number per text")),
         headline=first,
         lead=[sentence for sentence in rest if sentence],
-        figures=[(value, translated(name)) for value, name in _figures(report)],
+        figures=[(translated(value), translated(name)) for value, name in _figures(report)],
         keys=keys,
         shown=shown,
         bars=_score_bars(report),
@@ -53,13 +54,17 @@ def _figures(report: Report) -> list[tuple[str, str]]:
     best, baseline = report.winner, report.baseline
     figures = [(f"{best.score:.3f}", metric_name(report.metric))]
     if baseline is not None and baseline is not best:
-        figures.append((f"{report.gain(best, baseline):+.3f}", "vs. the best linear model"))
+        figures.append(
+            (difference(report, report.gain(best, baseline)), "vs. the best linear model")
+        )
     if best.test_score is not None:
         figures.append((f"{best.test_score:.3f}", "on the test set"))
     curve = report.learning_curve
     if curve is not None and curve.known and curve.further and can_rise(report):
         times = curve.further[0].at / curve.at[-1]
-        figures.append((f"{curve.further[0].gain:+.3f}", f"expected with {times:.2g}× the labels"))
+        figures.append(
+            (difference(report, curve.further[0].gain), f"expected with {times:.2g}× the labels")
+        )
     if 0 < share_contradicted(report) <= HARD_TASK:
         figures.append((f"{len(report.label_errors):,}", "likely label errors"))
     return figures

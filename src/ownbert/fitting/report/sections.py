@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ownbert.fitting.report.advice import metric_name, other_metrics
+from ownbert.exceptions import percent
+from ownbert.fitting.report.advice import difference, metric_name, other_metrics
 from ownbert.fitting.report.contents import Report, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
 from ownbert.pages import cleaned
-from ownbert.train.watch.metric_names import decimals
+from ownbert.train.watch.metric_names import decimals, shown_label_metric
 
 LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
 _PAIRS = 10  # confusions shown
@@ -145,8 +146,9 @@ def _classes(report: Report) -> Section:
     counts = dict(zip(report.labels, report.train_counts, strict=False))
     columns = ("label", "F1", "precision", "recall", "held-out rows")
     rows = []
-    for s in sorted(labels, key=lambda s: (s.f1, s.label)):
-        row = (_name(s.label), *(f"{x:.3f}" for x in (s.f1, s.precision, s.recall)))
+    for s in sorted(labels, key=lambda s: (not s.support, s.f1, s.label)):
+        values = (s.f1, s.precision, s.recall)
+        row = (_name(s.label), *(shown_label_metric(x, s.support) for x in values))
         trained = [f"{counts.get(s.label, 0):,}"] if counts else []
         rows.append((*row, f"{s.support:,}", *trained))
     columns = (*columns, "training rows") if counts else columns
@@ -182,7 +184,7 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
         rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
     for one in curve.further:
         gains = one.gain, one.gain_low, one.gain_high
-        gain, low, high = (decimals(each, sign="+") for each in gains)
+        gain, low, high = (translated(difference(report, each)) for each in gains)
         gain = f"{gain} ({low} to {high})"
         interval = f"{decimals(one.low)} to {decimals(one.high)}"
         score = decimals(one.score)
@@ -266,8 +268,8 @@ def _drift(report: Report) -> Section | None:
             f" Separability {drift.separability:.2f} (.5: indistinguishable, 1: fully separable)."
         )
     lead += (
-        f" {drift.unknown:.1%} of the labelled texts' tokens occur in no unlabelled text, "
-        f"{drift.unlabelled_unknown:.1%} vice versa."
+        f" {percent(drift.unknown)} of the labelled texts' tokens occur in no unlabelled text, "
+        f"{percent(drift.unlabelled_unknown)} vice versa."
     )
     return Section("drift", "Labelled vs. unlabelled texts", lead, columns, tuple(rows))
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ownbert.exceptions import percent
 from ownbert.files.folders import is_ours
 from ownbert.files.writing import write_text
 from ownbert.inspect.audit.audit import Audit
@@ -20,7 +21,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     yield translated(name), f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})"
     yield (
         translated("training texts detected, at a false positive rate of 1% on held-out texts"),
-        f"{membership.found:.1%}",
+        f"{percent(membership.found)}",
     )
     for times in sorted({canary.times for canary in audit.canaries}):
         exposures = [canary.exposure for canary in audit.canaries if canary.times == times]
@@ -33,7 +34,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
             ("rare tokens of held-out texts reproduced", rare.of_held_out, rare.held_out),
         )
         for name, share, count in shares:
-            yield translated(name), f"{share:.1%}" if count else translated("no rare tokens")
+            yield translated(name), f"{percent(share)}" if count else translated("no rare tokens")
     for name, count in audit.copies.items():
         yield translated(f"training texts with a part in {name}"), f"{count:,}"
 

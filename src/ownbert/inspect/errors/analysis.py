@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, percent
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one
@@ -345,7 +345,7 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
     lines = [
         translated(f"{analysis.rows:,} rows, mean absolute error {analysis.errors:.4g}")
         if numbers
-        else translated(f"{analysis.errors:.1%} of {analysis.rows:,} rows are wrong")
+        else translated(f"{percent(analysis.errors)} of {analysis.rows:,} rows are wrong")
     ]
     if analysis.confusions:
         shown = "; ".join(f"{named(a)} -> {named(b)}: {n:,}" for a, b, n in analysis.confusions)

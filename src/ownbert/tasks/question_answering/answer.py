@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, percent
 from ownbert.tables.squad import Question, read_questions
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.network import RowNetwork
@@ -276,7 +276,7 @@ class QuestionAnsweringTask(Task):
         return super().fold_keys(replace(row, texts=row.texts[1:]))
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
-        return f"no answer {sum(not row.target for row in rows) / len(rows):.1%}"
+        return f"no answer {percent(sum(not row.target for row in rows) / len(rows))}"
 
 
 def _row(question: Question, target: Any) -> QuestionRow:

@@ -52,6 +52,11 @@ def shown_value(metric: str, value: float) -> str:
     return f"{value:.1%}" if metric.endswith("accuracy") else decimals(value)
 
 
+def shown_label_metric(value: float, rows: int) -> str:
+    """Precision, recall or F1 of a label for display: a dash if no row has the label."""
+    return f"{value:.3f}" if rows else "–"
+
+
 def decimals(value: float, places: int = 3, sign: str = "") -> str:
     """Format a number with ``places`` decimals, and zero without a minus sign.
 
