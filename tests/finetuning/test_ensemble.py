@@ -13,7 +13,9 @@ from sklearn.metrics import f1_score
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.finetuning.ensemble import Ensemble, fold_of
 from ownbert.inference.open_folder import open_folder
+from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row
+from ownbert.tasks.task import task_class
 from ownbert.train.job import Interrupted
 from ownbert.train.loop import train as train_loop
 
@@ -36,31 +38,34 @@ def in_folds(rows: list[Row], folds: list[int]) -> dict[int, list[Row]]:
     return found
 
 
+def folds_of(rows: list[Row], count: int, seed: int) -> list[int]:
+    task = task_class("classify")()
+    return fold_of(rows, count, seed=seed, clusters=clusters_of([*map(task.fold_keys, rows)]))
+
+
 def test_folds_have_the_same_shares_of_labels():
     labels = ["a"] * 50 + ["b"] * 25 + ["c"] * 10
     rows = [Row(i, (f"text {i}",), label) for i, label in enumerate(labels)]
-    folds = in_folds(rows, fold_of(rows, 5, seed=1))
+    folds = in_folds(rows, folds_of(rows, 5, 1))
     assert len(folds) == 5
     for own in folds.values():
         assert Counter(row.target for row in own) == {"a": 10, "b": 5, "c": 2}
-    assert fold_of(rows, 5, seed=1) != fold_of(rows, 5, seed=2)
+    assert folds_of(rows, 5, 1) != folds_of(rows, 5, 2)
 
 
 def test_a_text_stands_on_one_side_only():
     texts = [(f"a{i % 13}", f"b{i}") for i in range(60)] + [("c", f"b{i}") for i in range(3)]
     rows = [Row(i, pair, "x") for i, pair in enumerate(texts)]
-    folds = in_folds(rows, fold_of(rows, 3, seed=0))
+    folds = in_folds(rows, folds_of(rows, 3, 0))
     sides = [{text for row in own for text in row.texts} for own in folds.values()]
     assert len(folds) == 3
     assert not any(sides[i] & sides[j] for i in range(3) for j in range(i))
     # Words of sentences are no texts.
     words = [Row(i, ("the", f"word{i}")) for i in range(9)]
-    assert Counter(fold_of(words, 3, seed=0, texts=[(row.texts,) for row in words])) == {
-        0: 3,
-        1: 3,
-        2: 3,
-    }
-    assert len(set(fold_of(words, 3, seed=0))) == 1
+    keys = [*map(task_class("tag")().fold_keys, words)]
+    sentences = fold_of(words, 3, seed=0, clusters=clusters_of(keys))
+    assert Counter(sentences) == {0: 3, 1: 3, 2: 3}
+    assert len(set(folds_of(words, 3, 0))) == 1
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +80,7 @@ def test_each_row_is_answered_by_the_model_that_has_not_seen_it(folds: Ensemble,
     assert [m["rows"] for m in said["members"]] == [40, 40, 40]
     lines = (topics / "train.csv").read_text().splitlines()[1:]
     rows = [Row(i, (t,), label) for i, (label, t) in enumerate(x.split(",") for x in lines)]
-    own = fold_of(rows, 3, seed=0)
+    own = folds_of(rows, 3, 0)
     predictors = [open_folder(folder) for folder in folds.members]
     truth, found = [], []
     for row, fold in zip(rows, own, strict=True):
@@ -83,8 +88,8 @@ def test_each_row_is_answered_by_the_model_that_has_not_seen_it(folds: Ensemble,
         found.append(predictor.task.output_row(predictor([row])[0], row)["label"])
         truth.append(row.target)
     assert folds.metrics["macro_f1"] == pytest.approx(f1_score(truth, found, average="macro"))
-    right, folds_of = np.asarray(truth) == np.asarray(found), np.asarray(own)
-    by_fold = [right[folds_of == i].mean() for i in range(3)]
+    right, fold = np.asarray(truth) == np.asarray(found), np.asarray(own)
+    by_fold = [right[fold == i].mean() for i in range(3)]
     assert folds.mean["accuracy"] == pytest.approx(np.mean(by_fold))
     assert folds.spread["accuracy"] == pytest.approx(np.std(by_fold, ddof=1))
 

@@ -22,6 +22,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.multiple_choice import MultipleChoiceTask
 from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
+from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
@@ -205,7 +206,8 @@ def test_tables_of_every_kind(tmp_path: Path):
 def test_empty_prompts_do_not_connect_rows():
     rows = [Row(i, ("", f"one {i}", f"other {i}"), 0) for i in range(20)]
     keys = [MultipleChoiceTask().fold_keys(row) for row in rows]
-    assert sorted(Counter(fold_of(rows, 5, seed=0, texts=keys)).values()) == [4] * 5
+    folds = fold_of(rows, 5, seed=0, clusters=clusters_of(keys))
+    assert sorted(Counter(folds).values()) == [4] * 5
 
 
 def test_labels_from_one_are_seen_by_the_whole_file(tmp_path: Path):

@@ -26,6 +26,7 @@ from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.run.precision_check import EACH_AGREES
 from ownbert.settings import dump
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row
 from ownbert.train.state_files import require_same_identity
 from ownbert.train.watch.display import Display
@@ -148,8 +149,8 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
     count, rows, task = run.given.run.folds or 0, run.splits.train_rows, run.task
     if not task.averageable:
         raise InputError(f"run.folds averages predictions, which is not possible for {task.name}")
-    texts = [task.fold_keys(row) for row in rows]
-    folds = fold_of(rows, count, seed=run.given.seed, texts=texts)
+    clusters = clusters_of([task.fold_keys(row) for row in rows])
+    folds = fold_of(rows, count, seed=run.given.seed, clusters=clusters)
     if len(set(folds)) < count:
         raise InputError(
             f"run.folds is {count}, but rows that share a text stay together, and the "
@@ -166,9 +167,7 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
     return members
 
 
-def fold_of(
-    rows: Sequence[Row], count: int, *, seed: int, texts: Sequence[Sequence[Any]] | None = None
-) -> list[int]:
+def fold_of(rows: Sequence[Row], count: int, *, seed: int, clusters: np.ndarray) -> list[int]:
     """Assign each row to a fold, numbered from 0.
 
     Folds have about the same size and, for single labels, the same label distribution.
@@ -177,10 +176,13 @@ def fold_of(
         rows: rows to split.
         count: number of folds.
         seed: seed of the random split.
-        texts: texts of each row; rows that share a text are assigned to the same fold, so that
-            answers cannot be memorised. By default all texts that the model reads.
+        clusters: cluster (N) of each row; rows of a cluster are assigned to the same fold, see
+            ``clusters_of``.
     """
-    groups = _groups([row.texts for row in rows] if texts is None else texts)
+    members: dict[int, list[int]] = {}
+    for row, cluster in enumerate(clusters.tolist()):
+        members.setdefault(cluster, []).append(row)
+    groups = list(members.values())
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=len, reverse=True)
     sizes, labels = [0] * count, [Counter() for _ in range(count)]
@@ -195,28 +197,6 @@ def fold_of(
         for i in group:
             fold_of_row[i] = fold
     return fold_of_row
-
-
-def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
-    """Groups of rows that are connected by shared texts, ordered by their first rows."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    # A graph that connects each row to the first row with one of its texts.
-    first: dict[Any, int] = {}
-    pairs = [
-        (i, first.setdefault(text, i))
-        for i, texts_of_row in enumerate(texts)
-        for text in texts_of_row
-    ]
-    # Older versions of scipy connect everything if the numbers have 64 bits.
-    rows, firsts = np.asarray(pairs, dtype=np.int32).reshape(-1, 2).T
-    graph = coo_array((np.ones(len(rows)), (rows, firsts)), shape=(len(texts),) * 2)
-    _, components = connected_components(graph, directed=False)
-    groups: dict[int, list[int]] = {}
-    for row, component in enumerate(components.tolist()):
-        groups.setdefault(component, []).append(row)
-    return list(groups.values())
 
 
 def _evaluated(

@@ -1,7 +1,7 @@
 """Multiple choice; each sequence is a prompt with one of its choices."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,7 @@ class MultipleChoiceTask(Task):
         correct = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
         return Scores({"accuracy": float(np.mean(correct))})
 
-    def fold_keys(self, row: Row) -> Sequence[Any]:
+    def fold_keys(self, row: Row) -> Sequence[Hashable]:
         """The prompt only, because many rows may share the same choices."""
         return super().fold_keys(replace(row, texts=row.texts[:1]))
 

@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,7 @@ from ownbert.tables.tables import Source
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.related_rows import text_key
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.task_kinds import task_kind, task_kinds
@@ -475,10 +476,10 @@ class Task(ABC):
 
     # Row properties for other steps of fine-tuning.
 
-    def fold_keys(self, row: Row) -> Sequence[Any]:
+    def fold_keys(self, row: Row) -> Sequence[Hashable]:
         """Keys of a row; rows that share one must be in the same fold, so that answers cannot be
         memorised. Empty texts, such as missing second ones, do not connect rows."""
-        return [text for text in row.texts if text.strip()]
+        return [key for key in map(text_key, row.texts) if key]
 
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         """The texts of a row for continued pretraining."""

@@ -3,18 +3,15 @@
 N rows, ordered by priority: of two similar rows the earlier one is kept.
 """
 
-import re
-import unicodedata
 from collections.abc import Sequence
-from functools import cache
 from itertools import chain
 
 import numpy as np
 
 from ownbert.corpus.duplicate_filter import digest
 from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.tasks.related_rows import normalised
 from ownbert.views.ngram_counts import character_ngrams
-from ownbert.views.tokens import marks
 
 # Hashes per signature: similarities have a standard error of about 0.04.
 HASHES = 128
@@ -27,18 +24,6 @@ _RECALL = 0.99
 _ROWS = 1024
 # Maximum elements of a similarity matrix.
 _MATRIX_SIZE = 1 << 24
-
-
-@cache
-def _punctuation() -> re.Pattern[str]:
-    return re.compile(rf"(?:[^\w{marks()}]|_)+[{marks()}]*")
-
-
-def normalised(text: str) -> str:
-    """Lower-case, and remove width variants, punctuation and repeated spaces; a text that consists
-    of punctuation keeps it."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return _punctuation().sub(" ", folded).strip() or " ".join(folded.split())
 
 
 def signatures(texts: Sequence[str]) -> np.ndarray:

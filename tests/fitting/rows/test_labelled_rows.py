@@ -67,6 +67,22 @@ def test_few_rows_are_held_out_once_each_in_folds(tmp_path: Path):
         assert len(learn) + len(held) == 40
 
 
+@pytest.mark.parametrize("count", [40, 1600])
+def test_copies_with_other_spaces_case_or_punctuation_are_on_one_side(count: int):
+    """They were split: a model of random labels had a score of 1.000 for having seen the texts."""
+    texts = [f"Refund of order {i}" for i in range(count // 4)]
+    copies = [copy for t in texts for copy in (t, f"{t} ", t.upper(), f"{t}, now!"[: len(t) + 1])]
+    data = table_of({"text": copies, "label": ["a", "b"] * (count // 2)})
+    rows = read_labelled(find_task(data, ColumnNames()), data, None, seed=0)
+    assert rows.clusters.tolist() == [i // 4 for i in range(count)]
+    for learn, held in rows.folds:
+        assert not {*rows.clusters[learn]} & {*rows.clusters[held]}
+    dev = table_of({"text": ["REFUND of order 0...", "another text"], "label": ["a", "b"]})
+    rows = read_labelled(find_task(data, ColumnNames()), data, dev, seed=0)
+    assert rows.shared_with_dev == 4
+    assert rows.clusters[[0, 3, count, count + 1]].tolist() == [0, 0, 0, count // 4]
+
+
 def test_of_many_rows_a_part_is_held_out(tmp_path: Path):
     path = table(tmp_path / "t.csv", ["a", "b", "c"] * 600)
     rows = read_labelled(find_task(path, ColumnNames()), path, None, seed=0)

@@ -19,6 +19,7 @@ from ownbert.tables.labels import are_bits, task_of_cells
 from ownbert.tables.other_tasks import refuse_other_tasks
 from ownbert.tables.tables import Source, kind_of, read_values
 from ownbert.tasks.finetune_recipe import TEXT_TASKS, TaskSettings
+from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 from ownbert.views.linear_models import Targets
@@ -42,6 +43,9 @@ class LabelledRows:
         refit: whether final models may be trained on all rows, that is, there is no dev file.
         source: description of the held-out rows for the user.
         file: file or table of the held-out rows.
+        clusters: int (rows), the cluster of each row: rows of a cluster are connected by shared
+            texts, so they are not independent. They are in the same fold, and bootstrap samples
+            draw whole clusters.
     """
 
     task: Task
@@ -51,6 +55,7 @@ class LabelledRows:
     refit: bool
     source: str
     file: Source
+    clusters: np.ndarray
 
     @property
     def held_out(self) -> np.ndarray:
@@ -178,9 +183,10 @@ def read_labelled(
         _refuse_empty(dev_rows, dev)
         if len(dev_rows) < 2:
             raise InputError(f"{dev} has one row; models are compared on two or more")
-        texts = {text for row in dev_rows for text in task.fold_keys(row)}
         # Rows that share a text with a dev row are not trained on.
-        unrelated = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
+        keys = [task.fold_keys(row) for row in (*rows, *dev_rows)]
+        known = {key for own in keys[len(rows) :] for key in own}
+        unrelated = [i for i in range(len(rows)) if known.isdisjoint(keys[i])]
         if len({str(rows[i].target) for i in unrelated}) < 2:
             raise InputError(
                 f"nearly all rows of {train} share a text with rows of {dev}; give other dev rows"
@@ -188,12 +194,14 @@ def read_labelled(
         held_out = np.arange(len(rows), len(rows) + len(dev_rows))
         folds = [(np.asarray(unrelated), held_out)]
         rows += dev_rows
+        clusters = clusters_of(keys)
         source, refit = f"{len(dev_rows):,} rows of {dev}", False
     else:
-        folds, source = _make_folds(task, rows, train, seed)
+        clusters = clusters_of([task.fold_keys(row) for row in rows])
+        folds, source = _make_folds(rows, clusters, train, seed)
         refit = True
     file = train if dev is None else dev
-    return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source, file)
+    return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source, file, clusters)
 
 
 def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
@@ -203,12 +211,11 @@ def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
 
 
 def _make_folds(
-    task: Task, rows: Sequence[Row], source: Source, seed: int
+    rows: Sequence[Row], clusters: np.ndarray, source: Source, seed: int
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], str]:
-    keys = [task.fold_keys(row) for row in rows]
     once = len(rows) >= _HOLD_OUT_FROM
     count = min(20, max(_FOLDS, len(rows) // 1000)) if once else _FOLDS
-    row_folds = np.asarray(fold_of(rows, count, seed=seed, texts=keys))
+    row_folds = np.asarray(fold_of(rows, count, seed=seed, clusters=clusters))
     folds = [(np.flatnonzero(row_folds != k), np.flatnonzero(row_folds == k)) for k in range(count)]
     folds = [(learn, held_out) for learn, held_out in folds if len(held_out) and len(learn)]
     if len(folds) < 2:

@@ -1,6 +1,6 @@
 """Extractive question answering: the answer to a question is a span of its context."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -271,7 +271,7 @@ class QuestionAnsweringTask(Task):
             f"{LONGEST_QUESTION} tokens or half a window,"
         )
 
-    def fold_keys(self, row: Row) -> Sequence[Any]:
+    def fold_keys(self, row: Row) -> Sequence[Hashable]:
         """The context only, because many rows may have the same question."""
         return super().fold_keys(replace(row, texts=row.texts[1:]))
 

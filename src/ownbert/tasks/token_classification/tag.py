@@ -1,7 +1,7 @@
 """One tag per word: names, parts of speech, chunks."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -239,8 +239,8 @@ class TaggingTask(Task):
     def warnings(self) -> list[str]:
         return self.orphan_warnings
 
-    def fold_keys(self, row: Row) -> Sequence[Any]:
-        return (row.texts,)
+    def fold_keys(self, row: Row) -> Sequence[Hashable]:
+        return super().fold_keys(replace(row, texts=(" ".join(row.texts),)))
 
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         return (" ".join(row.texts),)
