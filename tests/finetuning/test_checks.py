@@ -59,6 +59,13 @@ def test_dev_rows_that_were_learnt_from():
     assert "d.csv, line 2 and t.csv, line 2; d.csv, line 3 and t.csv, line 3" in line
 
 
+def test_dev_rows_that_differ_in_spaces_case_or_punctuation_were_learnt_from():
+    train = part("training", ("Late delivery.", "a"), ("late, delivery", "a"), ("Broken", "b"))
+    dev = part("dev", ("LATE  delivery!", "a"), ("broken...", "b"), ("fine", "a"))
+    assert found(train, dev)["repeated"][0] == 2
+    assert not found(part("training", ("Really?", "a"), ("Really!", "b")))
+
+
 def test_copies_are_counted_but_are_no_warning():
     findings = check_rows(part("training", ("a", "x"), ("a", "x"), ("a ", "x"), ("b", "x")))
     assert [(f.kind, f.count, f.severe) for f in findings] == [("duplicate", 2, False)]

@@ -43,6 +43,7 @@ from ownbert.finetuning.arrays import rows_of, texts_of
 from ownbert.finetuning.start import own_network
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.rows import Row
 from support.tiny import change_config, made
 
 UNITS = {"red": 100.0, "green": 250.0, "blue": 300.0}
@@ -197,6 +198,20 @@ def test_max_length_holds_after_fit_and_in_a_saved_folder(pretrained: Path, trai
     rows = predicted(tmp_path / "saved", X, tmp_path)
     there = [[row["probabilities"][name] for name in model.classes_] for row in rows]
     assert np.abs(expected - there).max() < 1e-5
+
+
+@pytest.mark.parametrize("of_class", [lambda k: str(k % 2), lambda k: "x" if k < 39 else "y"])
+def test_copies_of_a_text_are_not_held_out(of_class):
+    given = [(f"text {k}{end}", of_class(k)) for k in range(40) for end in ("", " ", "!")]
+    rows = [Row(i, (text,), label) for i, (text, label) in enumerate(given)]
+    classes = np.array([row.target for row in rows])
+    parts = OwnBertClassifier(dev_share=0.2)._split(rows, classes, seed=0)
+    train, dev = ({row.texts[0].rstrip(" !") for row in part or ()} for part in parts)
+    assert train
+    assert dev
+    assert not train & dev
+    same, _ = OwnBertClassifier(dev_share=0.5)._split(rows[:3], np.array(["x"] * 3), seed=0)
+    assert len(same) in (1, 2)  # copies of a single text
 
 
 def test_class_weights_by_label(pretrained: Path, train):

@@ -21,8 +21,8 @@ from ownbert.finetuning.ensemble import fold_of
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.multiple_choice import MultipleChoiceTask
-from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.related_rows import clusters_of
+from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close

@@ -35,6 +35,7 @@ from ownbert.inference.opened import Opened, decide_all
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.related_rows import clusters_of, row_key
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead, Task
 from ownbert.train.job import Interrupted
@@ -231,22 +232,30 @@ class TextEstimator(BaseEstimator):
             raise InputError(f"dev_share is {self.dev_share}; it must be in [0, 1)")
         if not self.dev_share:
             return rows, None
-        share, all_rows = float(self.dev_share), list(rows)
+        share = float(self.dev_share)
+        # Copies of a text are on the same side.
+        clusters = clusters_of([[key] if any(key) else [] for key in map(row_key, rows)])
+        if clusters.max() == 0:
+            clusters = np.arange(len(rows))
+        _, first = np.unique(clusters, return_index=True)
         if classes is not None:
-            classes = np.unique(classes, return_inverse=True)[1]
+            classes = np.unique(classes, return_inverse=True)[1][first]
         if classes is None or _can_be_stratified(classes, share):
-            parts: Any = train_test_split(
-                all_rows, test_size=share, random_state=seed, stratify=classes
-            )
-            return parts[0], parts[1]
-        held_out = _held_out(classes, math.ceil(share * len(all_rows)), seed)
-        if not held_out:
-            raise InputError(
-                f"dev_share is {self.dev_share}, but every class has only one text: none can be "
-                "held out"
-            )
-        train_rows = [row for i, row in enumerate(all_rows) if i not in held_out]
-        return train_rows, [all_rows[i] for i in sorted(held_out)]
+            given: Any = {"test_size": share, "random_state": seed, "stratify": classes}
+            train, dev = train_test_split(np.arange(len(first)), **given)
+        else:
+            held_out = _held_out(classes, math.ceil(share * len(first)), seed)
+            if not held_out:
+                raise InputError(
+                    f"dev_share is {self.dev_share}, but every class has only one text: none can "
+                    "be held out"
+                )
+            train, dev = np.setdiff1d(np.arange(len(first)), sorted(held_out)), sorted(held_out)
+        members: list[list[Row]] = [[] for _ in first]
+        for row, cluster in zip(rows, clusters.tolist(), strict=True):
+            members[cluster].append(row)
+        train_rows, dev_rows = ([row for i in part for row in members[i]] for part in (train, dev))
+        return train_rows, dev_rows
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[FinetuneFolder]:

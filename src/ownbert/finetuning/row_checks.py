@@ -2,11 +2,12 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ownbert.tasks.related_rows import row_key
 from ownbert.tasks.rows import Row, shortened
 
 _SHOWN_PLACES = 3  # maximum number of rows named in a message
@@ -61,7 +62,8 @@ class Finding:
 def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     """Find suspicious rows in the training rows and in ``others``, such as dev rows.
 
-    Texts that differ only in whitespace count as equal.
+    Texts that differ only in whitespace count as equal; between training rows and ``others`` also
+    those that differ in case and punctuation.
 
     Returns:
         Findings of these kinds. conflict: equal texts with different labels (not values).
@@ -69,12 +71,13 @@ def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
         training rows. duplicate: copies of earlier training rows with the same target. noise:
         copies with another value.
     """
-    texts = _index(train)
+    texts = _index(train, _exact_key)
     findings = [*empty_texts(train), *_conflicts(train, texts)]
+    known = _index(train, row_key) if others else texts
     for split in others:
         findings += empty_texts(split)
-        findings += _conflicts(split, _index(split))
-        findings += _repeated(split, train, texts)
+        findings += _conflicts(split, _index(split, _exact_key))
+        findings += _repeated(split, train, known)
     return findings + _duplicates(train, texts)
 
 
@@ -90,8 +93,8 @@ def label_counts(rows: Sequence[Row], labels: Sequence[str]) -> Counter[str]:
     return counts
 
 
-def _key(row: Row) -> bytes:
-    """A hash of a row's texts, to save memory."""
+def _exact_key(row: Row) -> bytes:
+    """A hash of a row's texts, to save memory; punctuation and case may matter for their label."""
     texts = "\0".join(" ".join(text.split()) for text in row.texts)
     return hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -99,15 +102,15 @@ def _key(row: Row) -> bytes:
 class _TextIndex(NamedTuple):
     """The first row with each key, and all rows with the texts of a first row that has copies."""
 
-    first: dict[bytes, int]
+    first: dict[Hashable, int]
     groups: dict[int, list[int]]
 
 
-def _index(split: LabelledSplit) -> _TextIndex:
-    first: dict[bytes, int] = {}
+def _index(split: LabelledSplit, key: Callable[[Row], Hashable]) -> _TextIndex:
+    first: dict[Hashable, int] = {}
     groups: dict[int, list[int]] = {}
     for index, row in enumerate(split.rows):
-        earliest = first.setdefault(_key(row), index)
+        earliest = first.setdefault(key(row), index)
         if earliest != index:
             groups.setdefault(earliest, [earliest]).append(index)
     return _TextIndex(first, groups)
@@ -159,7 +162,7 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
     pairs: list[str] = []
     known: dict[int, set[str]] = {}
     for row in split.rows:
-        first = texts.first.get(_key(row))
+        first = texts.first.get(row_key(row))
         if first is None:
             continue
         count += 1

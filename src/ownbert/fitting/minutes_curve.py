@@ -93,4 +93,5 @@ def _subset(rows: LabelledRows) -> LabelledRows:
         rows=[rows.rows[i] for i in chosen],
         targets=rows.targets[chosen],
         folds=[(learn, held_out) for learn, held_out in folds if len(learn) and len(held_out)],
+        clusters=rows.clusters[chosen],
     )

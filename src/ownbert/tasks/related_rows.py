@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from ownbert.tasks.rows import Row
 from ownbert.views.tokens import marks
 
 # Longer texts are compared by hashes, which take less memory.
@@ -57,6 +58,11 @@ def text_key(text: str) -> str | bytes:
     if len(key) <= _LONGEST:
         return key
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def row_key(row: Row) -> tuple[str | bytes, ...]:
+    """The keys of all texts of a row: equal for copies of a row."""
+    return tuple(map(text_key, row.texts))
 
 
 def clusters_of(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:

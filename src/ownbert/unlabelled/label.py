@@ -27,6 +27,7 @@ from ownbert.tables.texts_or_files import corpus_files
 from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.multilabel import MultiLabelTask
+from ownbert.tasks.related_rows import text_key
 from ownbert.tasks.rows import Row
 from ownbert.unlabelled.choice import (
     FEW,
@@ -78,13 +79,13 @@ class _Pool:
         self.most, self.generator = most, generator
         self.labels = None if labels is None else set(labels)
         self.heap: list[_Candidate] = []
-        self.keys: set[str] = set()
+        self.keys: set[str | bytes] = set()
 
     def add(
         self, number: int, text: str, score: float, probabilities: np.ndarray, labels: Sequence[int]
     ) -> None:
         """Add a text with its predicted labels if there is room or its rank is high enough."""
-        key = _key(text)
+        key = text_key(text)
         is_candidate = self.labels is None or not self.labels.isdisjoint(labels)
         if key in self.keys or not (self.most and is_candidate):
             return
@@ -93,7 +94,7 @@ class _Pool:
         if len(self.heap) < self.most:
             heapq.heappush(self.heap, candidate)
         elif candidate[:2] > self.heap[0][:2]:
-            self.keys.remove(_key(heapq.heapreplace(self.heap, candidate).text))
+            self.keys.remove(text_key(heapq.heapreplace(self.heap, candidate).text))
         else:
             return
         self.keys.add(key)
@@ -216,11 +217,11 @@ def chosen_rows(
         counts = np.full(len(task.labels), FEW)
     rare_count = count_for_rare(counts, count)
     pools = _pools(counts, count, rare_count, seed)
-    _read(predictor, texts, pools, {_key(each) for each in known}, progress)
+    _read(predictor, texts, pools, {text_key(each) for each in known}, progress)
     rows: list[dict[str, Any]] = []
     for pool, most in zip(pools, (rare_count, count), strict=True):
-        selected = {row["text"] for row in rows}
-        candidates = [each for each in pool.heap if each.text not in selected]
+        selected = {text_key(row["text"]) for row in rows}
+        candidates = [each for each in pool.heap if text_key(each.text) not in selected]
         scores = np.asarray([each.score for each in candidates])
         features = np.zeros((len(candidates), 1))  # all are chosen
         if len(candidates) > most - len(rows):
@@ -245,13 +246,13 @@ def _read(
     predictor: Any,
     texts: Iterable[str],
     pools: Sequence[_Pool],
-    known: set[str],
+    known: set[str | bytes],
     progress: Callable[[int], None] | None,
 ) -> None:
     """Predict the texts that are not ``known``, and add them to the pools."""
     number = 0
     for block in blocks((Row(0, (each,)) for each in texts), rows=_ROWS, size=characters):
-        new = [r for r in block if (key := _key(r.texts[0])) and key not in known]
+        new = [r for r in block if (key := text_key(r.texts[0])) and key not in known]
         if new:
             probabilities = np.stack(predictor.raws(new)[0])
             several = isinstance(predictor.task, MultiLabelTask)
@@ -342,8 +343,3 @@ def _writer(path: str | Path | None) -> Iterator[Callable[[Sequence[dict[str, An
         writer = PredictionWriter(path, None, resume=False)
         with contextlib.closing(writer):
             yield lambda rows: writer.fill([rows], list) if rows else None
-
-
-def _key(text: str) -> str:
-    """The text with normalised white space."""
-    return " ".join(text.split())

@@ -60,7 +60,8 @@ def test_the_most_similar_ones_fill_up_to_the_minimum() -> None:
 
 def test_labelled_and_repeated_texts_are_left_out() -> None:
     labelled = _texts("film", 50, 3)
-    found = _read([*labelled, *OWN, *OWN, " "], labelled)
+    copies = [f"{text.upper()} !" for text in labelled]
+    found = _read([*labelled, *copies, *OWN, *OWN, " "], labelled)
     assert list(found.similar) == OWN
 
 

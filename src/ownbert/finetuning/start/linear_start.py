@@ -22,6 +22,7 @@ from ownbert.nn.output_heads import ClassificationHead
 from ownbert.tasks.forward.batched_forward import in_batches
 from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.forward.raw_outputs import mean_per_row
+from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.time_limit import check_time
@@ -30,7 +31,7 @@ from ownbert.views.linear_models import Targets, centre_and_scale, fit_linear
 
 # Inverse regularisation strength with few rows: of .1, .3, 1, 10 and 100 the best one after
 # fine-tuning, which gains more from a cautious head (docs/lab/fine-tuning.md). With many rows, the
-# one of several with the smallest loss on every fifth row.
+# one of several with the smallest loss on every fifth row, or cluster of connected rows.
 _STRENGTH, _STRENGTHS, _HELD_OUT = 1.0, (1.0, 10.0, 100.0), 5
 # With more tokens in total, computing the vectors would take too long.
 MOST_TOKENS = 4_000_000
@@ -62,15 +63,21 @@ def start_at_linear(
     features = inputs_of_head(model, task.head, examples, precision=precision)
     mean, scale = centre_and_scale(features)
     features, targets = (features - mean) / scale, _targets(task, rows)
-    linear = fit_linear(features, targets, _STRENGTH if few else _best_strength(features, targets))
+    strength = _STRENGTH
+    if not few:
+        clusters = clusters_of([task.fold_keys(row) for row in rows])
+        strength = _best_strength(features, targets, clusters)
+    linear = fit_linear(features, targets, strength)
     weights = linear.weights.T / scale  # (C, F)
     with torch.no_grad():
         last.weight.copy_(torch.from_numpy(weights))
         last.bias.copy_(torch.from_numpy(linear.bias - weights @ mean))
 
 
-def _best_strength(features: np.ndarray, targets: Targets) -> float:
-    held_out = np.arange(len(features)) % _HELD_OUT == 0
+def _best_strength(features: np.ndarray, targets: Targets, clusters: np.ndarray) -> float:
+    held_out = clusters % _HELD_OUT == 0
+    if held_out.all():
+        return _STRENGTH
 
     def loss_of(strength: float) -> float:
         linear = fit_linear(features[~held_out], targets[~held_out], strength)

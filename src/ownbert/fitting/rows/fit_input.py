@@ -29,6 +29,7 @@ from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
+from ownbert.tasks.related_rows import row_key
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
@@ -118,8 +119,8 @@ class FitInput:
     @property
     def learnt_from_test(self) -> int:
         """Number of test rows whose texts are also in the training data."""
-        known = set(self.rows.texts(self.rows.learnt))
-        return sum(row.texts in known for row in self.test)
+        known = {row_key(row) for row in self.rows.training} if self.test else set()
+        return sum(row_key(row) in known for row in self.test)
 
     @property
     def _has_pairs(self) -> bool:
@@ -129,7 +130,8 @@ class FitInput:
         """The unlabelled texts up to a number of characters; if some are unlike the labelled texts,
         the corpus is restricted to the others."""
         # Test rows must not be trained on at all, and dev rows may only be used for selection.
-        known = {text for row in (*self.rows.rows, *self.test) for text in row.texts}
+        rows = (*self.rows.rows, *self.test) if self.corpus.files else ()
+        known = {text for row in rows for text in row.texts}
         unlabelled = UnlabelledTexts.read(
             self.corpus.texts(characters),
             [" ".join(row) for row in self.learnt.rows],

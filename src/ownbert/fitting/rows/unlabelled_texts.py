@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ownbert.corpus.sparse import Matrix
+from ownbert.tasks.related_rows import text_key
 from ownbert.views.ngram_counts import WordNgrams
 from ownbert.views.tokens import splitter
 
@@ -59,14 +60,15 @@ class UnlabelledTexts:
         Args:
             texts: the unlabelled texts.
             labelled: texts of the training rows.
-            known: texts to leave out.
+            known: texts to leave out, with their copies (see ``text_key``).
             kind: kind of text, one of ``ownbert.views.tokens.KINDS``.
             characters: maximum number of characters.
             fewest: minimum number of characters of the labelled and similar texts together.
         """
         distinct: dict[str, None] = {}
+        keys = set(map(text_key, known))
         for text in texts:
-            if text in known or text in distinct or not text.strip():
+            if text in distinct or not text.strip() or text_key(text) in keys:
                 continue
             distinct[text] = None
             characters -= len(text)

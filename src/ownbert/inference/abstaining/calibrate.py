@@ -23,6 +23,7 @@ from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws
 from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
+from ownbert.tasks.related_rows import row_key
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.views import PROBE
 
@@ -103,8 +104,8 @@ def _dev_file(dev: Any, folder: Path, alone: bool) -> str:
 
 def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: str) -> None:
     """Raise ``InputError`` if the models were trained on most of the rows."""
-    known = {row.texts for row in train}
-    count = sum(row.texts in known for row in rows)
+    known = {row_key(row) for row in train}
+    count = sum(row_key(row) in known for row in rows)
     if 2 * count > len(rows):
         raise InputError(
             f"{count:,} of the {len(rows):,} rows of {named} are in {path}, which the model was "
