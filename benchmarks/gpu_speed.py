@@ -313,7 +313,8 @@ def base(report: Report, about: Machine, given: argparse.Namespace) -> None:
                 continue
             seconds = statistics.median(took)
             assert batch.masked_ids is not None
-            work = training_flops(model.config, batch.layout.lengths, batch.masked_ids.numel())
+            rows = {model.heads["mlm"]: batch.masked_ids.numel()}
+            work = training_flops(model, batch.layout.lengths, rows)
             share = work / seconds / (about.peak or measured)
             best[length] = max(best.get(length, 0.0), share)
             memory = torch.cuda.max_memory_allocated(about.device) / 1e9 if about.judged else 0.0

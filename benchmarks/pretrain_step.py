@@ -41,6 +41,8 @@ from pretrain_ways import BLOCK, VOCABULARY, OwnBERT, Text, Transformers, make_b
 from rounds import add_rounds, native_precisions, rounds_of
 
 from ownbert.config.encoder import SIZES, EncoderConfig
+from ownbert.nn.model import Model
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.train.device import keep_memory
 from ownbert.train.flops import matmul_rate, training_flops
 
@@ -98,7 +100,9 @@ class Race:
         self.size, self.precisions, self.ways, self.given = size, precisions, ways, given
         self.device, self.clock = torch.device(given.device), CLOCKS[given.clock]
         self.sequences = given.sequences or SEQUENCES.get(size, 8)
-        self.config = EncoderConfig.of_size(size, vocab_size=VOCABULARY)
+        with shapes_alone():
+            config = EncoderConfig.of_size(size, vocab_size=VOCABULARY)
+            self.model = Model(config, ["mlm"], pooler=False)
         # By variant, one value per round: tokens and operations per second.
         self.rates: dict[str, list[float]] = {name: [] for name in ways}
         self.operations: dict[str, list[float]] = {name: [] for name in ways}
@@ -127,7 +131,7 @@ class Race:
                     continue
                 lengths = [length for text in texts for length in text.lengths]
                 masked = sum(text.masked for text in texts)
-                work = training_flops(self.config, lengths, masked)
+                work = training_flops(self.model, lengths, {self.model.heads["mlm"]: masked})
                 self.rates[name].append(sum(lengths) / seconds)
                 self.operations[name].append(work / seconds)
             print(f"  {self.size}: round {number + 1}", file=sys.stderr, flush=True)

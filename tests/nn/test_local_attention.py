@@ -153,15 +153,19 @@ def test_it_learns_without_biases():
     assert not any("bias" in name for name, _ in one.named_parameters())
 
 
+def _flops(config: EncoderConfig, length: int) -> float:
+    return training_flops(Model(config, [], pooler=False), [length], {})
+
+
 def test_the_work_of_pairs_that_do_not_see_each_other_is_not_counted():
     wide = replace(CONFIG, local_attention=None, num_hidden_layers=2)
     near = replace(CONFIG, num_hidden_layers=2)
     # Of 10 x 10 pairs, one of two layers has 10 x 5 less 2 x 3 beyond the ends.
-    saved = training_flops(wide, [10], 0) - training_flops(near, [10], 0)
+    saved = _flops(wide, 10) - _flops(near, 10)
     assert saved == 3 * 4 * 16 * (100 - 44)
-    assert training_flops(wide, [3], 0) == training_flops(near, [3], 0)
+    assert _flops(wide, 3) == _flops(near, 3)
     plain = replace(wide, gated_feed_forward=False)
-    extra = training_flops(wide, [10], 0) - training_flops(plain, [10], 0)
+    extra = _flops(wide, 10) - _flops(plain, 10)
     assert extra == 3 * 2 * 10 * 2 * 16 * 24
 
 

@@ -55,6 +55,13 @@ class CandidateSampler:
     probabilities: Tensor
     draws: int = DRAWS
 
+    def expected(self, ids: Tensor, shown: Tensor) -> float:
+        """The expected number of candidates of a batch, without padding; for the arguments see
+        ``__call__``."""
+        chance = -torch.expm1(self.draws * torch.log1p(-self.probabilities))
+        chance[torch.cat((ids, shown))] = 1.0
+        return float(chance.sum())
+
     def __call__(self, ids: Tensor, shown: Tensor | None = None) -> Candidates:
         """Sample the candidates for a batch.
 

@@ -2,17 +2,21 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
-from ownbert.config.encoder import EncoderConfig
+from ownbert.nn.encoder import Encoder
 from ownbert.nn.layers import multiply, onednn_has_linear
+from ownbert.nn.model import Model
+from ownbert.nn.multihead import CrossAttention, MultiHeadAttention
+from ownbert.nn.output_heads import MaskedLMHead
+from ownbert.nn.positions import RelativeSinusoids
 from ownbert.objectives.learner import Learner
-from ownbert.objectives.objective import Objective
+from ownbert.objectives.objective import Objective, unmasked
 
 # Sizes of the square matrices for measuring the peak: few threads are fastest if everything fits in
 # their caches, many need more work; and short products are less likely to be disturbed by other
@@ -23,44 +27,81 @@ _SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
 def step_flops(
     learner: Learner, objectives: Sequence[Objective], micro_batches: Sequence[Batch]
 ) -> float:
-    """FLOPs of the matrix products of a step in this process, forward and backward."""
+    """FLOPs of the matrix products of a step in this process, forward and backward.
+
+    The output matrix counts with the words of the softmax; if these are sampled, with their
+    expected number.
+    """
     flops = 0.0
     for batch in micro_batches:
         if batch.dummy:
             continue
-        counts = Counter()  # rows of the decoder
-        for objective in objectives:
-            if objective.decodes:
-                counts[objective.input_view] += objective.count(batch)
+        words = None
+        if learner.sampler is not None:
+            words = learner.sampler.expected(unmasked(batch), batch.token_ids)
         for view in {o.input_view for o in objectives}:
-            config = learner.model_of(view).config
-            flops += training_flops(config, batch.layout.lengths, counts[view])
+            model, rows = learner.model_of(view), Counter()
+            for objective in objectives:
+                if objective.input_view == view:
+                    for part in objective.parts(model):
+                        rows[part] += objective.count(batch)
+            sources = None if batch.source is None else batch.source.layout.lengths
+            flops += training_flops(model, batch.layout.lengths, rows, sources=sources, words=words)
     return flops
 
 
-def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:
+def training_flops(
+    model: Model,
+    lengths: Sequence[int],
+    rows: Mapping[nn.Module, int],
+    *,
+    sources: Sequence[int] | None = None,
+    words: float | None = None,
+) -> float:
     """FLOPs of a forward and a backward pass over sequences of given lengths.
 
-    Only matrix products of the model count, without padding and recomputation. The backward pass
-    has two products for each product of the forward pass.
+    Only products of tokens count, without padding and recomputation; causal attention counts all
+    pairs. The backward pass has two products for each product of the forward pass.
 
     Args:
-        masked: number of tokens in the MLM head; 0 for a model without one.
+        rows: number of rows that each head and the pooler compute; other modules are ignored.
+        sources: for an encoder-decoder model, the lengths of the encoder's sequences.
+        words: number of words in the softmax, by default the vocabulary.
     """
-    tokens, streams = sum(lengths), 1
-    if config.mask_vector and masked:  # each predicted token is a row of a second stream
-        tokens, streams = tokens + masked, 2
-    size = config.head_size
-    # Queries by keys, and weights by values; in XLNet also queries by twice as many distances.
-    each = 8 if config.position_embedding_type == "transformer_xl" else 4
-    products = 2 * tokens * _embedding_weights(config)
-    for layer in range(config.num_hidden_layers):
-        for block in _blocks_of(config, layer):
-            width = size * len(config.kept_heads(block))
-            pairs = streams * sum(_pairs(n, config.window_of(block)) for n in lengths)
-            products += 2 * tokens * _block_weights(config, width) + each * pairs * width
-    products += 2 * masked * _head_weights(config)
+    above = {part: n for part, n in rows.items() if part not in (model.encoder, model.decoder)}
+    products = sum(2 * n * _head_weights(part, words) for part, n in above.items())
+    # XLNet has a second stream, with a row for each predicted token.
+    predicted = 0 if model.encoder.embeddings.mask is None else sum(above.values())
+    if model.decoder is None:
+        products += _stack_products(model.encoder, lengths, predicted=predicted)
+    else:
+        sources = lengths if sources is None else sources
+        products += _stack_products(model.encoder, sources)
+        products += _stack_products(model.decoder, lengths, sources=sources)
     return 3.0 * products
+
+
+def _stack_products(
+    stack: Encoder, lengths: Sequence[int], *, predicted: int = 0, sources: Sequence[int] = ()
+) -> float:
+    """FLOPs of a forward pass through an encoder or decoder."""
+    tokens, streams = sum(lengths) + predicted, 2 if predicted else 1
+    products = 2 * tokens * _weights(stack.embeddings)
+    for block, _ in stack.schedule():
+        attention: MultiHeadAttention = block.attention  # pyright: ignore
+        relative = isinstance(attention.bias, RelativeSinusoids)
+        # Weights of distances multiply vectors of distances, which are few.
+        others = [*getattr(block, "unused", ()), *([attention.bias] if attention.bias else [])]
+        products += 2 * tokens * (_weights(block) - sum(map(_weights, others)))
+        # Queries by keys, and weights by values; in XLNet also queries by twice as many distances.
+        pairs = streams * sum(_pairs(n, attention.window) for n in lengths)
+        products += (8 if relative else 4) * pairs * attention.width
+        if sources:
+            cross: CrossAttention = block.cross_attention  # pyright: ignore
+            pairs = sum(n * m for n, m in zip(lengths, sources, strict=True))
+            products += 2 * (sum(sources) - tokens) * _weights(cross.key_value)
+            products += 4 * pairs * cross.width
+    return products
 
 
 def _pairs(length: int, window: int | None) -> int:
@@ -70,46 +111,19 @@ def _pairs(length: int, window: int | None) -> int:
     return length * (2 * window + 1) - window * (window + 1)
 
 
-def _blocks_of(config: EncoderConfig, layer: int) -> Sequence[int]:
-    """Indices of the blocks that a layer runs."""
-    if config.num_hidden_groups is None:
-        return (layer,)
-    inner = config.inner_group_num
-    first = config.group_of(layer) * inner
-    return range(first, first + inner)
+def _weights(module: nn.Module) -> int:
+    """Number of elements of the matrices of a module."""
+    return sum(one.weight.numel() for one in module.modules() if isinstance(one, nn.Linear))
 
 
-def _embedding_weights(config: EncoderConfig) -> int:
-    if config.embedding_size is None:
-        return 0
-    parts = 3 if config.mobile is not None and config.mobile.trigram_input else 1
-    return parts * config.embedding_size * config.hidden_size
-
-
-def _block_weights(config: EncoderConfig, width: int) -> int:
-    """Elements of the matrices of a block whose heads have a total width of ``width``."""
-    hidden, inner, mobile = config.hidden_size, config.intermediate_size, config.mobile
-    if mobile is None:
-        return 4 * hidden * width + (3 if config.gated_feed_forward else 2) * hidden * inner
-    narrow = config.attention_size
-    inside = mobile.use_bottleneck_attention
-    query_key = narrow if inside or mobile.key_query_shared_bottleneck else hidden
-    value = narrow if inside else hidden
-    attention = (2 * query_key + value + narrow) * width
-    bottlenecks = 0
-    if mobile.use_bottleneck:
-        bottlenecks = 2 if inside or not mobile.key_query_shared_bottleneck else 3
-    projections = bottlenecks * hidden * narrow
-    return attention + projections + mobile.num_feedforward_networks * 2 * narrow * inner
-
-
-def _head_weights(config: EncoderConfig) -> int:
-    """Number of elements of the MLM head's matrices: dense layer and decoder."""
-    narrow = config.embedding_size or config.hidden_size
-    if config.mask_vector:  # only the decoder
-        return narrow * config.vocab_size
-    inner = config.hidden_size if config.mobile is not None else narrow
-    return config.hidden_size * inner + inner * config.vocab_size
+def _head_weights(head: nn.Module, words: float | None) -> float:
+    """Number of elements of the matrices that a row of a head is multiplied by."""
+    weights = _weights(head)
+    if words is None or not isinstance(head, MaskedLMHead):
+        return weights
+    rest = head.decoder_rest
+    output = head.decoder.weight.numel() + (0 if rest is None else rest.weight.numel())
+    return weights - output * (1 - words / head.decoder.out_features)
 
 
 @torch.no_grad()

@@ -69,6 +69,9 @@ class FeedForwardLayer(nn.Module):
 class BottleneckBlock(nn.Module):
     """Bottleneck, attention, several feed-forward networks, widening.
 
+    Attributes:
+        unused: modules that checkpoints contain and no forward pass computes.
+
     Source: Sun et al. 2020, figure 1 (c).
     """
 
@@ -83,6 +86,8 @@ class BottleneckBlock(nn.Module):
                 self.narrow_attention = Narrow(config)
             self.widen = Linear(config.attention_size, config.hidden_size)
             self.widen_norm = make_norm(config, config.hidden_size)
+        both = mobile.use_bottleneck_attention and hasattr(self, "narrow_attention")
+        self.unused = (self.narrow_attention,) if both else ()
         self.attention = NarrowAttention(config, block)
         self.attention_norm = make_norm(config, config.attention_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
