@@ -13,9 +13,12 @@ from tests.support.tiny import TOKENIZER, change_config, change_weights, made
 
 from ownbert import hf
 from ownbert.checkpoint import load
+from ownbert.checkpoint.model_files import read_config
 from ownbert.checks import dict_of, either, list_of, maybe, number, one_of, record, text, whole
+from ownbert.config.head_spec import HeadSpec
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
+from ownbert.families import all_kinds
 from ownbert.files.folders import inside
 from ownbert.files.json_files import parse_yaml, read_json
 from ownbert.inference.fill_mask import Filler
@@ -47,7 +50,12 @@ CONFIGS = [
     ({"model_type": ["bert"]}, "model_type is ['bert']; it must be text"),
     ({"hidden_act": {}}, "hidden_act is {}; it must be text"),
     ({"is_decoder": "yes"}, "is_decoder is 'yes'; it must be true or false"),
-    ({"classifier_dropout": "a"}, "classifier_dropout is 'a'; it must be a finite number"),
+    ({"classifier_dropout": "a"}, "classifier_dropout is 'a'; it must be a number"),
+    ({"classifier_dropout": 1.0}, "classifier_dropout is 1.0; it must be in [0, 1)"),
+    (
+        {"ownbert_heads": [{"kind": "tokens", "dropout": 1}]},
+        "ownbert_heads[0].dropout is 1; it must be in [0, 1)",
+    ),
     ({"pruned_heads": [1]}, "pruned_heads is [1]; it must be an object"),
     ({"ownbert_task": [1]}, "ownbert_task is [1]; it must be an object"),
     ({"ownbert_task": {"name": 3}}, "ownbert_task.name is 3; it must be text"),
@@ -83,6 +91,26 @@ def test_models_with_transformers_names_compare_sizes_first(folder: Path, change
     change_config(folder, **changes)
     with pytest.raises(InputError, match=r"does not (fit|match)|num_labels is"):
         hf.BertForSequenceClassification.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.model_type)
+def test_no_dropout_rate_of_any_family_may_be_one(tmp_path: Path, kind: Any):
+    keys = [key for key in kind.defaults if "dropout" in key and not key.startswith("summary_f")]
+    assert keys
+    for key in keys:
+        for rate in (1.0, -0.1, float("nan")):
+            values = {"model_type": kind.model_type, key: rate}
+            (tmp_path / "config.json").write_text(json.dumps(values))
+            with pytest.raises(InputError, match=rf"config\.json.*{key}"):
+                read_config(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("rate", [1.0, 5, "0.1"])
+def test_heads_made_in_python_are_checked_too(rate: Any):
+    with pytest.raises(InputError, match=r"dropout is .*; it must be"):
+        HeadSpec("classification", dropout=rate)
+    with pytest.raises(InputError, match=r"dropout is .*; it must be"):
+        hf.BertForSequenceClassification(hf.BertConfig(classifier_dropout=rate))
 
 
 def test_sizes_of_every_kind_of_table_are_compared(tmp_path: Path):

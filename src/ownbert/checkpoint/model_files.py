@@ -21,6 +21,7 @@ from ownbert.checks import (
     truth,
     whole,
 )
+from ownbert.config import RATE_CHECK
 from ownbert.config.encoder import LAYER_GATES
 from ownbert.config.head_spec import HEAD_KEYS, HEADS, MOST_LABELS
 from ownbert.exceptions import InputError, MissingError
@@ -157,8 +158,7 @@ _KEYS: dict[str, Check] = {
     "image_size": _SIZES,
     "patch_size": _SIZES,
     "classifier_activation": either(truth, text, wanted="true, false or an activation"),
-    "classifier_dropout": maybe(_NUMBER),
-    **dict.fromkeys(("cls_dropout", "pooler_dropout"), maybe(_NUMBER)),
+    **dict.fromkeys(("classifier_dropout", "cls_dropout", "pooler_dropout"), maybe(RATE_CHECK)),
     **dict.fromkeys(
         (
             *("position_buckets", "conv_kernel_size", "conv_groups", "embedding_size"),
@@ -193,7 +193,7 @@ def _default_checks() -> dict[str, Check]:
     """Checks of each family's own keys, by the types of their defaults."""
     checks = {bool: truth, int: _WHOLE, float: _NUMBER, str: text}
     return {
-        key: maybe(checks[type(default)])
+        key: maybe(RATE_CHECK if "dropout" in key else checks[type(default)])
         for kind in all_kinds()
         for key, default in kind.defaults.items()
         if type(default) in checks

@@ -7,7 +7,6 @@ from typing import Any
 from ownbert import limits
 from ownbert.checks import (
     Interval,
-    between,
     check_fields,
     checked,
     count,
@@ -17,7 +16,7 @@ from ownbert.checks import (
     positive,
     up_to,
 )
-from ownbert.config import ACTIVATIONS, WIDTH_CHECK
+from ownbert.config import ACTIVATIONS, RATE_CHECK, WIDTH_CHECK
 from ownbert.config.variants import Disentangled, Image, Mobile
 from ownbert.exceptions import InputError, in_short
 
@@ -52,7 +51,6 @@ _LARGEST_BASE = 1e15
 # With a kernel of three tokens the weights are uniform long before this.
 WIDEST_BLUR = 100
 _LAYERS = count(1, limits.LAYERS)
-_RATE = number_in(between(0, 1, "[)"))
 _BASE = number_in(Interval(1, _LARGEST_BASE, "(]", f"more than 1 and at most {_LARGEST_BASE:,}"))
 # The options that turn an encoder into an XLNet (Yang et al. 2019).
 XLNET_STRUCTURE: Mapping[str, Any] = {
@@ -159,8 +157,8 @@ class EncoderConfig:
     num_attention_heads: int = checked(12, WIDTH_CHECK)
     intermediate_size: int = checked(3072, count(1, 4 * limits.WIDTH))
     hidden_act: str = checked("gelu", known(*ACTIVATIONS))
-    hidden_dropout_prob: float = checked(0.1, _RATE)
-    attention_probs_dropout_prob: float = checked(0.1, _RATE)
+    hidden_dropout_prob: float = checked(0.1, RATE_CHECK)
+    attention_probs_dropout_prob: float = checked(0.1, RATE_CHECK)
     max_position_embeddings: int = checked(512, count(1, limits.LENGTH))
     type_vocab_size: int = checked(2, count(0, limits.WIDTH))
     initializer_range: float = checked(0.02, number_in(positive))
@@ -199,7 +197,7 @@ class EncoderConfig:
     relative_max_distance: int = checked(128, count(0, limits.LENGTH))
     gated_feed_forward: bool = False
     feed_forward_bias: bool = True
-    activation_dropout: float = checked(0.0, _RATE)
+    activation_dropout: float = checked(0.0, RATE_CHECK)
     attention_rate_on_output: bool = False
     layer_gate: str | None = checked(None, maybe(known(*LAYER_GATES)))
     attention_blur: float | None = checked(None, maybe(number_in(up_to(WIDEST_BLUR))))

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 
 from ownbert import limits
-from ownbert.checks import checked, list_of, maybe, number, one_of, record, truth, whole
-from ownbert.config import ACTIVATIONS
+from ownbert.checks import checked, list_of, maybe, one_of, record, truth, whole
+from ownbert.config import ACTIVATIONS, RATE_CHECK
 
 # How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
@@ -50,7 +50,7 @@ class HeadSpec:
     dense: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
     dropout_first: bool = checked(True, truth)
     activation: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
-    dropout: float | None = checked(None, maybe(number(0, 1)))
+    dropout: float | None = checked(None, maybe(RATE_CHECK))
     output: int | None = checked(None, maybe(whole(1, MOST_LABELS)))
     segments: str | None = checked(None, maybe(one_of(*POOLINGS)))
     crf: bool = checked(False, truth)
@@ -61,13 +61,15 @@ class HeadSpec:
     transform: bool = checked(True, truth)
     tied: bool = checked(True, truth)
     scaled: bool = checked(False, truth)
-    dense_dropout: float | None = checked(None, maybe(number(0, 1)))
+    dense_dropout: float | None = checked(None, maybe(RATE_CHECK))
     features: tuple[int, ...] | None = checked(
         None, maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES))
     )
     feature_size: int = checked(10, whole(1, limits.WIDTH))
 
     def __post_init__(self) -> None:
+        for name in ("dropout", "dense_dropout"):  # from config.json files of others
+            maybe(RATE_CHECK)(name, getattr(self, name))
         if self.features is not None:  # JSON has no tuples
             object.__setattr__(self, "features", tuple(self.features))
 
