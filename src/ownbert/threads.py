@@ -85,6 +85,17 @@ def sharing_the_machine() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def fixed_threads() -> Iterator[None]:
+    """Disable ``adapt_threads``, for results that must not depend on the load of the machine."""
+    global _cores
+    before, _cores = _cores, None
+    try:
+        yield
+    finally:
+        _cores = before
+
+
 def adapt_threads() -> None:
     """Set torch's number of threads to the number of free cores.
 

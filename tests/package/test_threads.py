@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ownbert import threads
+from ownbert import pretrain, threads
 from ownbert.time_limit import OutOfTime, check_time, seconds_left, time_limit
 
 pytestmark = pytest.mark.skipif(
@@ -72,6 +72,19 @@ def test_python_has_its_threads_back_after_a_long_step(many_threads: int):
         threads.adapt_threads()
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == many_threads
+
+
+def test_a_run_limited_by_steps_keeps_its_threads(
+    many_threads: int, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its sums, also those of its initial weights, must not depend on other programs."""
+    monkeypatch.setattr(threads, "_SECONDS", 0.0)
+    monkeypatch.setattr(threads._Cores, "free", lambda cores: 1)
+    threads.share_the_machine()
+    pretrain(topics / "tokens", tmp_path, max_steps=1, max_length=32, quiet=True)
+    assert torch.get_num_threads() == many_threads
+    threads.adapt_threads()
+    assert torch.get_num_threads() == 1
 
 
 def test_threads_that_the_user_has_chosen_stay(many_threads: int, monkeypatch: pytest.MonkeyPatch):

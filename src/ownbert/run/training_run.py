@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from ownbert.files.writing import write_text
@@ -12,6 +13,7 @@ from ownbert.run.file_names import RECIPE
 from ownbert.run.run_folder import RunFolder
 from ownbert.settings import dump
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.threads import fixed_threads
 from ownbert.train import distributed
 from ownbert.train.device import pick_device
 from ownbert.train.distributed import ALONE, World
@@ -85,7 +87,15 @@ class TrainingRun(ABC):
         write_text(folder.path / RECIPE, dump(self.recipe))
 
     def train(self, folder: RunFolder, world: World = ALONE, *, quiet: bool) -> Model:
-        """Reserve ``folder``, train to the end and save the model there."""
+        """Reserve ``folder``, train to the end and save the model there.
+
+        With a given number of steps a resumed run equals an uninterrupted one, so the number of
+        threads is fixed from the initial weights on.
+        """
+        with fixed_threads() if self.recipe.run.max_steps else nullcontext():
+            return self._train(folder, world, quiet=quiet)
+
+    def _train(self, folder: RunFolder, world: World, *, quiet: bool) -> Model:
         start = time.perf_counter()
         world.on_rank_zero(lambda: folder.check(self.identity, self.vocabularies))
         display = Display(self.command, quiet=quiet or not world.first)

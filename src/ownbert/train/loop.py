@@ -114,7 +114,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     stop_signals.append(0)  # for processes without a signal
                     break
 
-                # Update. Step-limited runs must be reproducible, so the number of threads is fixed.
+                # Update. Runs limited by steps or epochs must be reproducible: fixed threads.
                 if not run.max_steps:
                     adapt_threads()
                 names = [objective.name for objective in phase.objectives]
