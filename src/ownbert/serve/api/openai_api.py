@@ -61,7 +61,8 @@ def router(service: Service) -> APIRouter:
             raise Refusal(400, message, "invalid_value", "input")
         prepare = served.embed_items if isinstance(given[0], str) else served.embed_ids
         items = await call.prepared(given, prepare, given)
-        vectors = await call.vectors(items, dimensions=body.dimensions)
+        # OpenAI's vectors have unit length, and its clients compare them by dot product.
+        vectors = await call.vectors(items, normalize=True, dimensions=body.dimensions)
         tokens = usage_of(request).tokens
         answer = {
             "object": "list",
