@@ -27,7 +27,6 @@ from ownbert.tables.texts_or_files import table_of_texts
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.task_kinds import task_kinds
-from ownbert.tasks.token_classification.entities import OUTSIDE
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
 from ownbert.unlabelled.duplicates import Duplicates, duplicates
@@ -535,8 +534,8 @@ class ServedModel:
             raise bad_field(str(error), "method") from None
 
     def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
-        """Words with their entity tags, in the format of Transformers pipelines."""
-        words = [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
+        """Every word with its tag, in the format of Transformers pipelines."""
+        words = tagged_words(decided, row)
         return [{key: word[key] for key in word if key != "index"} for word in words]
 
     def prompt(self, name: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 from seqeval.metrics.sequence_labeling import accuracy_score, precision_recall_fscore_support
 
-from ownbert import InputError, evaluate, finetune, predict
+import ownbert
+from ownbert import InputError, Predictor, evaluate, finetune, predict
 from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.cli import app
@@ -208,6 +210,18 @@ def test_parts_of_speech_are_learnt_and_told_apart(
     scores = evaluate(tmp_path / "out", tmp_path / "dev.conll")
     assert scores.f1 == scores.token_accuracy > 0.9
     assert "entities" not in shown(tmp_path / "out", tmp_path / "dev.conll")[0]
+    # Like Transformers' pipeline, without the words tagged O.
+    from transformers import pipeline
+
+    text = "w1 red2 w3 blue1"
+    theirs: Any = pipeline("token-classification", model=str(tmp_path / "out"))(text)
+    words = [(word["entity"], word["start"]) for word in Predictor(tmp_path / "out")(text)]
+    # ... which has tokens, of which the first of each word counts.
+    starts = {match.start() for match in re.finditer(r"\w+", text)}
+    assert words == [(t["entity"], t["start"]) for t in theirs if t["start"] in starts]
+    assert words == [("red", 3), ("blue", 11)]
+    explained = ownbert.explain(tmp_path / "out", [text], method="gradient_x_input")
+    assert [each.target for each in explained] == ["red: red2", "blue: blue1"]
 
 
 def test_predictions_of_plain_text(tagger: Path, tmp_path: Path):

@@ -22,6 +22,7 @@ from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import ModelRequest, Service, texts_of
 from ownbert.tasks.task import ranked
+from ownbert.tasks.token_classification.entities import OUTSIDE
 
 _TOP_WORDS = 5  # default top_k of filled masks and of images
 # Parameters that clients may send; some depend on training and have no effect here.
@@ -148,7 +149,8 @@ async def _tag(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
         raise bad_field(f"aggregation_strategy is {how!r}; it must be one of {known}", "parameters")
-    ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
+    given = parameters.get("ignore_labels")
+    ignored = [OUTSIDE] if given is None else texts_of(given, "ignore_labels")
     # Every word has one tag, so all strategies for aggregating tokens are equal.
     convert = call.model.words if how == "none" else call.model.answer
 

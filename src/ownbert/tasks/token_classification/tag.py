@@ -21,6 +21,7 @@ from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, unknown_label
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
+    OUTSIDE,
     are_entity_tags,
     continuation_tag,
     entities,
@@ -219,11 +220,11 @@ class TaggingTask(Task):
 
     def answer(self, decided: TaggedSentence, row: Row, top_k: int | None = DEFAULT) -> Any:
         """Entities in the format of Transformers pipelines with aggregation_strategy "first"; for
-        other tags, words with their tags, as without aggregation."""
+        other tags, the words with a tag other than O, as without aggregation."""
         if are_entity_tags(self.labels):
             names = ("entity_group", "score", "word", "start", "end")
             return [dict(zip(names, span, strict=True)) for span in _spans(decided, row)]
-        return tagged_words(decided, row)
+        return [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
 
     def plain(self, decided: TaggedSentence, row: Row) -> list[str]:
         return list(decided.tags)
@@ -257,8 +258,8 @@ class TaggingTask(Task):
 
 
 def tagged_words(decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
-    """Every word with its tag, index and character span, in the format of Transformers pipelines
-    without aggregation."""
+    """Every word, also those tagged O, with its tag, index and character span, in the format of
+    Transformers pipelines without aggregation."""
     _, starts = text_of(row)
     ends = (start + len(word) for start, word in zip(starts, row.texts, strict=True))
     scores, indices = decided.probabilities.tolist(), range(1, len(row.texts) + 1)
