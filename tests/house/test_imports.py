@@ -14,6 +14,7 @@ from support.source_code import SOURCE, nodes
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
     "checks",
+    "default_dtype",
     "exceptions",
     "files",
     "figures",
@@ -30,6 +31,7 @@ EVERYONE = {
 }
 ALLOWED = {
     "checks": set(),
+    "default_dtype": set(),
     "exceptions": set(),
     "files": set(),
     "figures": set(),

@@ -15,6 +15,7 @@ import ownbert
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
 from ownbert.checkpoint.model_files import weights_checksums, without_agreement
 from ownbert.checks import between, known
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
@@ -36,6 +37,7 @@ from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 
+@in_float32
 def export(
     folder: str | Path,
     output: str | Path,

@@ -12,6 +12,7 @@ from ownbert.batches.batch import pack
 from ownbert.checkpoint import load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.exporting.export import Say, copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
@@ -38,6 +39,7 @@ _ANSWERS = ("classification", "tokens", "span", "choice")
 _NEAR = 0.99
 
 
+@in_float32
 def quantize(
     folder: str | Path,
     output: str | Path,

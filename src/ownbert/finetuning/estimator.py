@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, save
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
@@ -136,6 +137,7 @@ class TextEstimator(BaseEstimator):
 
     load, save = from_pretrained, save_pretrained
 
+    @in_float32
     def _open(self) -> None:
         """Fit the estimator by opening the folder of ``model``."""
         assert self.model is not None
@@ -361,6 +363,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
     class_weight: str | Mapping[Any, float] | None = None
     task_name = "classify"
 
+    @in_float32
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OwnBertClassifier":
         """Fine-tune on texts and their labels.
 
@@ -448,6 +451,7 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
     loss: str = "mse"
     task_name = "regress"
 
+    @in_float32
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OwnBertRegressor":
         """Fine-tune on texts and values.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.encodings import reading_as
 from ownbert.files.folders import writing
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ownbert.finetuning.ensemble import Ensemble
 
 
+@in_float32
 def finetune(
     task: str | None = None,
     *,

@@ -13,6 +13,7 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import inside, refuse_both, refuse_foreign, writing
@@ -78,6 +79,7 @@ _JOINING, _PROBING, _PROBING_GIVEN = 0.1, 0.1, 0.2
 _NGRAMS, _SHORTEST_PRETRAINING, _COPY = 1 << 18, 10.0, "with-means"
 
 
+@in_float32
 def fit(
     train: Any = None,
     labels: Any = None,

@@ -9,6 +9,7 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.checkpoint.model_files import WEIGHTS
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
@@ -30,6 +31,7 @@ _NAME = "probe"
 _BY_NAME = ColumnNames()
 
 
+@in_float32
 def probe(
     model: str | Path,
     train: str | Path,

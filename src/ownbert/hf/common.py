@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.config.encoder import EncoderConfig
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype, read_config
@@ -176,6 +177,7 @@ class CommonModel(nn.Module):
             self._save(Path(save_directory), state_dict)
 
     @classmethod
+    @in_float32
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path | None,

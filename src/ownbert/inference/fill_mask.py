@@ -13,6 +13,7 @@ import numpy as np
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, describe, load_tokenizer
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
@@ -258,6 +259,7 @@ class Filler:
         return filled
 
 
+@in_float32
 def fill(
     folder: str | Path,
     texts: str | Iterable[str],

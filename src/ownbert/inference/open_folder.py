@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ownbert.default_dtype import in_float32
 from ownbert.hub import model_folder
 from ownbert.inference.blend import blend_of
 from ownbert.inference.compute import FLOAT32, Compute
@@ -9,6 +10,7 @@ from ownbert.inference.opened import Networks, Opened, describe_members
 from ownbert.tables.columns import ColumnNames
 
 
+@in_float32
 def open_folder(
     folder: str | Path, compute: Compute = FLOAT32, *, columns: ColumnNames | None = None
 ) -> Opened:

@@ -14,6 +14,7 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import model_checksums, no_network
 from ownbert.checks import list_of, maybe, record, text
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
@@ -54,6 +55,7 @@ class Opened(ABC):
     precision: str
     tokenizer: Any
 
+    @in_float32
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """The task's decision for each row."""
         return self.answered(rows)[1]

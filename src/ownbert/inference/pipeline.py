@@ -10,6 +10,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
@@ -64,6 +65,7 @@ class Predictor:
         InputError: the folder cannot be used.
     """
 
+    @in_float32
     def __init__(
         self,
         folder: str | Path | Opened,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.corpus.documents import fingerprint
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -39,6 +40,7 @@ _RECORDED = ("top", "threshold", "probabilities")
 
 
 @reads_encoding
+@in_float32
 def predict(
     folder: str | Path,
     input: Any,
@@ -302,6 +304,7 @@ def refuse_missing(path: Path) -> None:
 
 
 @reads_encoding
+@in_float32
 def evaluate(
     folder: str | Path,
     data: Any,

@@ -19,6 +19,7 @@ from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
 from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.corpus.store import Store
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.folders import writing
 from ownbert.nn.model import Model
@@ -59,6 +60,7 @@ _LARGE_RATE = 1e-4
 _PREVIEWED_SEQUENCES = 3
 
 
+@in_float32
 def pretrain(
     tokens: str | Path | None = None,
     output: str | Path = "own-bert",

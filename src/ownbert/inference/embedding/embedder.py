@@ -13,6 +13,7 @@ from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.inference.compute import Compute, Progress
@@ -109,6 +110,7 @@ class Embedder:
 
     training = False
 
+    @in_float32
     def __init__(
         self,
         folder: str | Path | Description,
@@ -260,6 +262,7 @@ class Embedder:
 
     save = save_pretrained  # name in sentence-transformers
 
+    @in_float32
     def encode(
         self,
         sentences: Any = None,
@@ -455,6 +458,7 @@ class Embedder:
         self.unknown.count(sequences, texts)
         return sequences
 
+    @in_float32
     def encode_ids(
         self,
         ids: Sequence[np.ndarray],
@@ -494,6 +498,7 @@ class Embedder:
                 progress(done)
         return out
 
+    @in_float32
     def token_vectors(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The token vectors of sequences of ids: float32 (tokens, D) each."""
         vectors: list[np.ndarray] = []
@@ -533,6 +538,7 @@ class Embedder:
             name = next((each for each in usual if each in self.prompts), None)
         return {"prompt_name": name, "prompt": prompt}
 
+    @in_float32
     def similarity(self, one: Any, two: Any) -> "Tensor":
         """Similarities of all pairs of vectors, by ``similarity_fn_name``.
 
@@ -545,6 +551,7 @@ class Embedder:
         """
         return similarity(self.similarity_fn_name, one, two)
 
+    @in_float32
     def similarity_pairwise(self, one: Any, two: Any) -> "Tensor":
         """Similarities of corresponding vectors: (N, D) and (N, D) to float32 (N)."""
         return pairwise_similarity(self.similarity_fn_name, one, two)

@@ -14,6 +14,7 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import find_files
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -40,6 +41,7 @@ _OF_VECTORS = ("pooling", "normalize", "normalize_embeddings", "prompt", "prompt
 
 
 @reads_encoding
+@in_float32
 def embed(
     folder: str | Path,
     inputs: Any,

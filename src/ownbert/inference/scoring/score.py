@@ -10,6 +10,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -93,6 +94,7 @@ class Scorer:
             weights or another number of passes.
     """
 
+    @in_float32
     def __init__(
         self,
         folder: str | Path,
@@ -129,6 +131,7 @@ class Scorer:
         self.passes = chosen
         self.unknown = UnknownWords(self.filler.tokenizer)
 
+    @in_float32
     def fit(
         self,
         texts: Iterable[str],
@@ -170,6 +173,7 @@ class Scorer:
             raise InputError("nothing is fitted yet; call fit first")
         self.profile.save(self.folder)
 
+    @in_float32
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Score a text, or a list of texts in their order, as ``ScoredText``."""
         if isinstance(texts, str):
@@ -326,6 +330,7 @@ class ScoredRows:
 
 
 @reads_encoding
+@in_float32
 def score(
     folder: str | Path,
     texts: Any = None,

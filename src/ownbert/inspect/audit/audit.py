@@ -12,6 +12,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.checks import between, list_of, record, whole
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.json_files import read_json
@@ -136,6 +137,7 @@ class Audit:
 
 
 @reads_encoding
+@in_float32
 def audit(
     folder: str | Path,
     train: Any,

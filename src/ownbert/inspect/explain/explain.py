@@ -13,6 +13,7 @@ from ownbert.batches.batch import Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.blend import blend_of
@@ -176,6 +177,7 @@ class Explainer:
         InputError: the folder is not supported.
     """
 
+    @in_float32
     def __init__(
         self,
         folder: str | Path | Opened,
@@ -218,6 +220,7 @@ class Explainer:
         self.models, self.tokenizer = opened.models_with_gradients(), opened.tokenizer
         self.mask = self.tokenizer.mask_or_unknown_id
 
+    @in_float32
     def __call__(
         self,
         data: Any,
@@ -438,6 +441,7 @@ class Explainer:
         return example, targets
 
 
+@in_float32
 def explain(
     folder: str | Path,
     data: Any,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
+from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import (
@@ -60,6 +61,7 @@ class Faithfulness:
         return out
 
 
+@in_float32
 def faithfulness(
     folder: str | Path,
     data: Any,
