@@ -262,8 +262,8 @@ class UnknownWords:
             named, why = "", "the model's vocabulary contains no word of these texts"
         return (
             f"warning: {percent(self.share)} of the tokens are "
-            f"{self.tokenizer.special['unk_token']}{named}: {why}; use another model, or make one: ownbert vocab TEXTS -o MODEL, then "
-            "ownbert prepare and ownbert pretrain"
+            f"{self.tokenizer.special['unk_token']}{named}: {why}; use another model, or make "
+            "one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and ownbert pretrain"
         )
 
     def _frequent(self) -> tuple[list[str], bool]:
