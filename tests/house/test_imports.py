@@ -14,7 +14,6 @@ from support.source_code import SOURCE, nodes
 # What each part may import of the others; the parts below all of them are for everyone.
 EVERYONE = {
     "checks",
-    "default_dtype",
     "exceptions",
     "files",
     "figures",
@@ -31,7 +30,6 @@ EVERYONE = {
 }
 ALLOWED = {
     "checks": set(),
-    "default_dtype": set(),
     "exceptions": set(),
     "files": set(),
     "figures": set(),
@@ -67,7 +65,7 @@ ALLOWED = {
     | {"batches", "corpus"},
     "finetuning": {"config", "text", "nn", "objectives", "checkpoint", "train", "run", "tasks"}
     | {"tables", "images", "batches", "corpus", "inference", "pretraining", "views"},
-    "fitting": {"config", "checkpoint", "train", "run", "tasks", "views", "inference"}
+    "fitting": {"nn", "config", "checkpoint", "train", "run", "tasks", "views", "inference"}
     | {"tables", "batches", "corpus", "pretraining", "finetuning"},
     "unlabelled": {"checkpoint", "run", "tasks", "views", "inference", "fitting"}
     | {"tables", "batches", "corpus", "train"},

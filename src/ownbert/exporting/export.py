@@ -15,7 +15,6 @@ import ownbert
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
 from ownbert.checkpoint.model_files import weights_checksums, without_agreement
 from ownbert.checks import between, known
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
@@ -30,6 +29,7 @@ from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
 from ownbert.inference.opened import list_members
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead, TokenHead
 from ownbert.run.file_names import BLEND

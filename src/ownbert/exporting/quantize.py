@@ -12,7 +12,6 @@ from ownbert.batches.batch import pack
 from ownbert.checkpoint import load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.exporting.export import Say, copy_beside, describe_network
 from ownbert.exporting.parity import Sequences, batches, sequences_of
@@ -23,6 +22,7 @@ from ownbert.files.json_files import write_json
 from ownbert.hub import model_folder
 from ownbert.inference.compute import say_each
 from ownbert.inference.finished_files import MODULES, network_files
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import NONE, products_here, quantizable, smoothing
 from ownbert.nn.packed.prepack import prepack

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, save
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
@@ -33,6 +32,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.encodings import reading_as
 from ownbert.files.folders import writing
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import Sources
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names

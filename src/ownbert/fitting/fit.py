@@ -13,7 +13,6 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import inside, refuse_both, refuse_foreign, writing
@@ -50,6 +49,7 @@ from ownbert.fitting.steps import SHORTEST, WORK, Made, Steps
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tables.columns import with_label_columns

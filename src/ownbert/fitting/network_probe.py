@@ -9,7 +9,6 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.checkpoint.model_files import WEIGHTS
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
@@ -23,6 +22,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedding.layer_embedder import LayerEmbedder
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.metrics import Scores

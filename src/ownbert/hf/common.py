@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype, read_config
 from ownbert.hf.recognition import blank, recognized
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 

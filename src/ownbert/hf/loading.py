@@ -9,11 +9,11 @@ from ownbert.checkpoint.description import describe
 from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.transformer_folder import kind_of, save_translation
 from ownbert.config.head_spec import HeadSpec
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hub import model_folder
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 

@@ -13,12 +13,12 @@ import numpy as np
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, describe, load_tokenizer
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import GENERATOR
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import pick_device

@@ -14,13 +14,13 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import model_checksums, no_network
 from ownbert.checks import list_of, maybe, record, text
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.inference.compute import Compute, Progress
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable

@@ -10,7 +10,6 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
@@ -19,6 +18,7 @@ from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters, read_labelled_rows
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import REPORT
 from ownbert.tables.columns import ColumnNames, usual_names
 from ownbert.tables.memory import as_record, is_list, is_table, items

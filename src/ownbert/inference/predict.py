@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.corpus.documents import fingerprint
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -24,6 +23,7 @@ from ownbert.inference.opened import Networks, Opened, characters, decide_all, r
 from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import RECIPE
 from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.columns import id_column as id_column_of

@@ -19,9 +19,9 @@ from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
 from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.corpus.store import Store
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.folders import writing
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import PRETRAINING, objectives_of

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ownbert.checks import known, up_to
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -75,7 +74,6 @@ class Duplicates:
 
 
 @reads_encoding
-@in_float32
 def duplicates(
     rows: Any,
     against: Any = None,

@@ -13,7 +13,6 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import anything, between, known, list_of, maybe, one_of, record, text, whole
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
@@ -60,7 +59,6 @@ _MOST_SCORES = 1 << 24
 
 
 @reads_encoding
-@in_float32
 def build_index(
     model: str | Path,
     texts: Any,

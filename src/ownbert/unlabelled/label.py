@@ -13,7 +13,6 @@ from ownbert import limits
 from ownbert.checkpoint import CONFIG
 from ownbert.checks import between
 from ownbert.corpus.documents import find_files
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.fitting.networks import Corpus
@@ -101,7 +100,6 @@ class _Pool:
         self.keys.add(key)
 
 
-@in_float32
 def to_label(
     folder: str | Path,
     unlabelled: Any,

@@ -16,7 +16,6 @@ import numpy as np
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.corpus.sparse import sparse
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, needing
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -61,7 +60,6 @@ _DATE = re.compile(
 
 
 @reads_encoding
-@in_float32
 def topics(
     model: str | Path | Embedder,
     texts: Any,

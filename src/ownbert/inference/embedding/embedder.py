@@ -13,7 +13,6 @@ from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.inference.compute import Compute, Progress
@@ -37,6 +36,7 @@ from ownbert.inference.embedding.similarity import (
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
+from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.memory import is_list, is_table, items
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.sentence_embedding.embedding_config import (

@@ -14,7 +14,6 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import find_files
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -22,6 +21,7 @@ from ownbert.files.writing import atomic_path
 from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.embedding.embedder import Embedder, after, in_blocks
 from ownbert.inference.output.shards import part_of
+from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable, is_table, table_of
 from ownbert.tables.texts_or_files import are_names, table_of_texts, text_or_file

@@ -10,7 +10,6 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
@@ -24,6 +23,7 @@ from ownbert.inference.output.prediction_writer import PredictionWriter, require
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.scoring.normal_profile import MOST_ROWS, NORMAL, NormalProfile
 from ownbert.inference.scoring.surprisal import PASSES, surprisals
+from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.text_input import UnknownWords

@@ -12,7 +12,6 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.checks import between, list_of, record, whole
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.json_files import read_json
@@ -25,6 +24,7 @@ from ownbert.inference.opened_blend import all_raws
 from ownbert.inference.scoring.score import ScoredText, Scorer, drawn
 from ownbert.inference.scoring.surprisal import surprisals
 from ownbert.inspect.audit.copies import copies
+from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import CANARIES
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks

@@ -13,7 +13,6 @@ from ownbert.batches.batch import Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.blend import blend_of
@@ -45,6 +44,7 @@ from ownbert.inspect.internals.observation import (
     observe,
 )
 from ownbert.inspect.observing import masked_words, require_room, text_ids
+from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from ownbert.default_dtype import in_float32
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import (
@@ -23,6 +22,7 @@ from ownbert.inspect.explain.methods import (
     random_order,
 )
 from ownbert.language import translated
+from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 
 # Shares of the words that are masked, or kept while all others are masked.
