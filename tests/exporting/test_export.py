@@ -23,10 +23,13 @@ from ownbert.exporting.export import PARITY, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import compare, sequences_of
+from ownbert.files.writing import make_folder
+from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
 from ownbert.run.new_folder import complete_folder
+from ownbert.tasks.task import restored_task
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import refusal
 from support.floats import assert_close
@@ -330,10 +333,11 @@ def test_models_that_cannot_be_exported(tmp_path: Path):
 def test_what_a_file_leaves_to_others_is_said(tmp_path: Path):
     model = made(tmp_path, "classification")
     assert not list(notes_of(tmp_path, model))
-    (tmp_path / "blend.json").write_text("{}")
-    assert "in addition to its network; only the network is exported" in next(
-        iter(notes_of(tmp_path, model))
-    )
+    task = restored_task("classify", {"pair": False}, LABELS)
+    member = BlendMember("other", "network", ("other",), 1.0)
+    make_folder(tmp_path / "other")
+    Blend((member,), task, (0.0,) * len(LABELS)).write(tmp_path)
+    assert "predicts with other models than the network" in next(iter(notes_of(tmp_path, model)))
     for name, said in (("tokens", "decoded jointly"), ("segments", "in segments")):
         model = made(tmp_path / name, HEADS[name])
         (note,) = notes_of(tmp_path / name, model)

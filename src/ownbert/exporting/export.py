@@ -24,6 +24,7 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
+from ownbert.inference.blend import network_note
 from ownbert.inference.compute import Say, say_each
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
@@ -32,7 +33,6 @@ from ownbert.inference.opened import list_members
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead, TokenHead
-from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.text.folder.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
@@ -160,11 +160,8 @@ def describe_network(source: Path) -> Description:
 
 def notes_of(source: Path, model: Model) -> Iterator[str]:
     """Yield notes on steps that the exported file does not include."""
-    if (source / BLEND).is_file():
-        yield (
-            f"{source.name} predicts with other models in addition to its network; only the "
-            "network is exported, and its predictions differ"
-        )
+    if (note := network_note(source)) is not None:
+        yield note
     for head in model.heads.values():
         if isinstance(head, TokenHead) and head.crf is not None:
             yield (

@@ -20,13 +20,13 @@ from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, 
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.hub import model_folder
+from ownbert.inference.blend import network_note
 from ownbert.inference.compute import say_each
 from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import NONE, products_here, quantizable, smoothing
 from ownbert.nn.packed.prepack import prepack
-from ownbert.run.file_names import BLEND
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
@@ -97,11 +97,8 @@ def quantize(
                 f"note: {target} will be smaller but no faster on this processor, which does not "
                 "multiply 8-bit numbers faster than floats"
             )
-        if say is not None and (source / BLEND).is_file():
-            say(
-                f"note: {source.name} predicts with other models in addition to its network; "
-                "only the network is quantized, and its predictions differ"
-            )
+        if say is not None and (note := network_note(source)) is not None:
+            say(f"note: {note}")
         measured, compared = halves(given)
         smooth = _smooth(model, measured)
         tensors, _ = read_weights(source)

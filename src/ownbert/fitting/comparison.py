@@ -273,6 +273,15 @@ class Comparison:
         """The selection metric of logits; see ``metrics`` for the arguments."""
         return self.metrics(scores, chosen).values[self.metric]
 
+    def predictions(self, scores: np.ndarray) -> list[Any]:
+        """The predictions for the held-out rows with these logits (N, C), or (n, C) for the first
+        fold."""
+        self.tune(scores)
+        task, unknown = self.rows.task, self._unknown_in(scores).tolist()
+        rows = [self.rows.rows[i] for i in self.rows.held_out[: len(scores)]]
+        decided = task.decide_each(list(from_scores(task.name, scores)), rows, unknown)
+        return [task.plain(each, row) for each, row in zip(decided, rows, strict=True)]
+
     def tune(self, scores: np.ndarray) -> None:
         """Set the task's threshold to the one with the best metric for the logits of rows with a
         known feature."""
@@ -340,10 +349,15 @@ def best_network(compared: Comparison) -> ComparedModel | None:
     A few held-out rows are weak evidence. With unlabelled texts, the distilled network has learnt
     from the most texts; next come networks with built-in linear models, which have all that the
     others have. A less favoured network has to be better both by the metric and by the loss: than
-    one with built-in linear models by more than the loss's standard error.
+    one with built-in linear models by more than the loss's standard error. A network that is used
+    instead of the blend is always taken.
     """
     # Transformers does not support n-gram embeddings.
     networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
+    alone = compared.alone
+    for network in networks:
+        if network is alone and len(network.folders) == 1:
+            return network
     taught = [c for c in networks if c.name == "student"]
     joined = [c for c in networks if c.joined]
     others = [c for c in networks if c.name != "student" and not c.joined]

@@ -27,7 +27,7 @@ from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import PROBE_VECTORS, view_names
-from ownbert.fitting.comparison import ComparedModel, Comparison, best_network, known_logits
+from ownbert.fitting.comparison import ComparedModel, known_logits
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress
@@ -35,18 +35,22 @@ from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import STATE, TITLES, FitState, saved_scores
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
-    calibrate_network,
-    copy_network,
     is_pretrained,
     pretrain_on,
     warnings_of,
     with_means,
 )
+from ownbert.fitting.own_network import (
+    network_alone,
+    only_network,
+    restore_network,
+    save_network,
+)
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
 from ownbert.fitting.steps import SHORTEST, WORK, Made, Steps
-from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.blend import ROOT, Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.default_dtype import in_float32
@@ -387,26 +391,30 @@ class Fit:
         chosen, offsets, scores = compared.used
         compared.tune(scores)
         members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
-        blend = Blend(members, copy.copy(self.rows.task), tuple(map(float, offsets)))
+        task = copy.copy(self.rows.task)
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
                 np.save(file, known_logits(candidate))
         with uninterrupted():  # keeps the folder consistent
-            self.attempt(_OWN_NETWORK, partial(self._save_network, compared))
-            blend.write(self.folder)
-            about = [c.about() for c in self.candidates]
-            state = FitState(self.given.identity, self.budget.spent, self.points, about)
-            state.write(self.folder)
+            network = self.attempt(_OWN_NETWORK, partial(save_network, compared, self.folder))
+            self._write(Blend(members, task, tuple(map(float, offsets)), network))
         self.progress.show(compared)
 
-    def _save_network(self, compared: Comparison) -> None:
-        """Copy the best network to the top of the folder."""
-        best = best_network(compared)
-        if best is not None:
-            copy_network(self.folder / best.folders[0], self.folder)
-            compared.tune(compared.adjusted(best))
-            calibrate_network(self.folder, self.rows.task, *compared.by_itself(best))
+    def _write(self, blend: Blend) -> None:
+        """Write the blend and the state for resuming."""
+        blend.write(self.folder)
+        about = [c.about() for c in self.candidates]
+        FitState(self.given.identity, self.budget.spent, self.points, about).write(self.folder)
+
+    def _keep_once(self) -> None:
+        """Store the weights of a network that predicts alone only once, in the folder."""
+        if (name := network_alone(self.folder)) is not None:
+            network = next(c for c in self.candidates if c.name == name)
+            network.folders = network.first = (ROOT,)
+            with uninterrupted():
+                self._write(only_network(self.folder))
+                shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
 
     def _report(self) -> None:
         """Write the report and show its leaderboard."""
@@ -414,13 +422,14 @@ class Fit:
         compared = self.steps.compared()
         seconds = self.budget.left_for_report / 2
         gains = self.attempt(_GAINS, partial(gains_of_all_rows, rows), seconds=seconds)
-        keep = partial(keep_held_out, compared, self.folder, recipe.device, gains)
-        self.attempt(HELD_OUT, keep)
         report = self.attempt(
             "the report",
             lambda: make_report(compared, self.given, self.folder, self.points, self.attempt),
             seconds=self.budget.left_for_report,
         )
+        self.attempt(_OWN_NETWORK, self._keep_once)
+        keep = partial(keep_held_out, compared, self.folder, recipe.device, gains)
+        self.attempt(HELD_OUT, keep)
         if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
             seconds = self.budget.left_for_report
             self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
@@ -459,8 +468,11 @@ class Fit:
         full, fold = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
         for saved in state.candidates:
             scores = saved_scores(self.folder / WORK / f"{saved['name']}.npy", (full, fold))
+            if saved["folders"] == [ROOT] and scores is not None:
+                restored = restore_network(self.folder, rows.task, saved["name"])
+                saved["folders"] = saved["first"] = restored
             folders = [inside(self.folder, path, STATE) for path in saved["folders"]]
-            if scores is None or not all(path.is_dir() for path in folders):
+            if scores is None or not folders or not all(path.is_dir() for path in folders):
                 continue  # deleted or damaged: fit it again
             if saved["kind"] == "network":  # earlier versions did not record it
                 saved.setdefault("first", saved["folders"][:: len(rows.folds)])

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, save
+from ownbert.checkpoint.agreement import ANSWERS, agrees, record_agreement
 from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
@@ -330,9 +331,8 @@ def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarr
 
     The network alone then predicts the same as a blend with it as the only member.
     """
-    if task.name == "regress":
-        return
     description = describe(folder)
+    agreed = agrees(description, [ANSWERS])
     model, values = load(description), dict(description.values)
     last = cast(Any, model.heads["classification"]).dense
     with torch.no_grad():
@@ -341,3 +341,5 @@ def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarr
     if isinstance(task, MultiLabelTask):
         values[KEY] = {**values[KEY], "threshold": task.threshold}
     save(model, folder, architecture=description.architecture, values=values)
+    if agreed:  # the layers that bfloat16 affects are the same
+        record_agreement(folder, ANSWERS)

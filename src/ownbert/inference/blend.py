@@ -2,8 +2,10 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from ownbert.checks import list_of, number, object_, record, text
+from ownbert.checkpoint.model_files import CONFIG
+from ownbert.checks import list_of, maybe, number, object_, record, text, whole
 from ownbert.config.head_spec import MOST_LABELS
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
@@ -15,17 +17,28 @@ from ownbert.tasks.task import KEY, Task, restored_task
 
 _FORMAT = 1
 KINDS = ("network", "linear", "frozen")
+# The folder of a member that is the network in the blend's own folder.
+ROOT = "."
 # Fitted weights are at most 10.
 _MOST_WEIGHT = 1e3
 # Fitted offsets are log frequencies.
 _MOST_OFFSET = 1e3
 _FOLDERS = list_of(text, least=1, most=1000)
 _MEMBER = {"name": text, "kind": text, "folders": _FOLDERS, "weight": number(0, _MOST_WEIGHT)}
+_COUNT = whole(0, 2**53)
+_NETWORK = {
+    "name": text,
+    "rows": maybe(_COUNT),
+    "same": maybe(_COUNT),
+    "factor": number(0, _MOST_WEIGHT),
+    "offsets": list_of(number(-_MOST_OFFSET, _MOST_OFFSET), most=MOST_LABELS),
+}
 _KEYS_OF_FILE = record(
     {
         "members": list_of(record(_MEMBER), most=1000),
         "labels": list_of(text, most=MOST_LABELS),
         "offsets": list_of(number(-_MOST_OFFSET, _MOST_OFFSET), most=MOST_LABELS),
+        "network": maybe(record(_NETWORK, required=("name",))),
         KEY: object_,
     }
 )
@@ -49,6 +62,25 @@ class BlendMember:
 
 
 @dataclass(frozen=True)
+class OwnNetwork:
+    """The network in the folder of a blend, which Transformers loads.
+
+    Args:
+        name: name of the model.
+        rows: held-out rows that it was compared with the blend on; None if it was not.
+        same: number of these rows for which both predict the same.
+        factor: factor that its logits were multiplied by when it was saved.
+        offsets: (C) offsets that were added to them.
+    """
+
+    name: str
+    rows: int | None
+    same: int | None
+    factor: float
+    offsets: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Blend:
     """Models whose weighted logits are added.
 
@@ -56,17 +88,37 @@ class Blend:
         members: at least one model.
         task: the task that they predict.
         offsets: (C) offsets added to the logits, one per label or regression value.
+        network: the network in the folder; None without one, and in folders of earlier versions.
     """
 
     members: tuple[BlendMember, ...]
     task: Task
     offsets: tuple[float, ...]
+    network: OwnNetwork | None = None
+
+    @property
+    def is_network(self) -> bool:
+        """Whether the network in the folder predicts alone."""
+        if len(self.members) != 1 or len(self.members[0].folders) != 1:
+            return False
+        (member,) = self.members
+        known = self.network is not None and self.network.name == member.name
+        return known or member.folders == (ROOT,)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the folder can be opened like that of a single network."""
+        (member, *others) = self.members
+        as_it_is = member.weight == 1 and not any(self.offsets)
+        return not others and member.folders == (ROOT,) and as_it_is
 
     def write(self, folder: Path) -> None:
         """Write the blend into a folder."""
         members = [asdict(member) for member in self.members]
         settings = {"format": _FORMAT, "labels": list(self.task.labels), "offsets": self.offsets}
-        write_json(folder / BLEND, {**settings, **self.task.values(), "members": members})
+        network = {} if self.network is None else {"network": asdict(self.network)}
+        values = {**settings, **network, **self.task.values(), "members": members}
+        write_json(folder / BLEND, values)
 
     @classmethod
     def read(cls, folder: Path, columns: ColumnNames | None = None) -> "Blend":
@@ -91,6 +143,7 @@ class Blend:
             labels, settings = tuple(saved["labels"]), saved[KEY]
             # Folders of earlier versions have no offsets.
             offsets = tuple(map(float, saved.get("offsets") or [0.0] * len(labels)))
+            network = saved.get("network")
         except KeyError as error:
             raise InputError(f"{path} is damaged: {error!r}") from None
         if not members or any(m.kind not in KINDS for m in members):
@@ -114,7 +167,13 @@ class Blend:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
-        return cls(members, task, offsets)
+        return cls(members, task, offsets, None if network is None else _own_network(network))
+
+
+def _own_network(saved: dict[str, Any]) -> OwnNetwork:
+    known = {"rows": None, "same": None, "factor": 1.0, "offsets": (), **saved}
+    fields = {name: known[name] for name in OwnNetwork.__dataclass_fields__}
+    return OwnNetwork(**{**fields, "offsets": tuple(map(float, known["offsets"]))})
 
 
 def blend_of(folder: Path, columns: ColumnNames | None = None) -> Blend | None:
@@ -124,3 +183,24 @@ def blend_of(folder: Path, columns: ColumnNames | None = None) -> Blend | None:
         InputError: blend.json is damaged.
     """
     return Blend.read(folder, columns) if (folder / BLEND).exists() else None
+
+
+def network_note(folder: Path) -> str | None:
+    """A note for uses of the network in a ``fit`` folder if other models predict: how often both
+    agreed; None for other folders, also those without a network.
+
+    Raises:
+        InputError: blend.json is damaged.
+    """
+    if not (folder / CONFIG).is_file() or (blend := blend_of(folder)) is None or blend.is_network:
+        return None
+    note = (
+        f"{folder.name} predicts with other models than the network in its folder, and only this "
+        "network is used here"
+    )
+    if blend.network is None or not blend.network.rows:
+        return note
+    return (
+        f"{note}; both gave the same prediction for {blend.network.same:,} of "
+        f"{blend.network.rows:,} held-out rows"
+    )

@@ -28,6 +28,8 @@ def open_folder(
     """
     folder = model_folder(folder)
     blend = None if compute.network else blend_of(folder, columns)
+    if blend is not None and blend.is_root:
+        blend = None
     paths = [folder]
     if blend is not None:
         members = (member for member in blend.members if member.kind == "network")

@@ -18,8 +18,8 @@ from ownbert.inference.opened import Networks
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.scoring.score import Scorer
-from ownbert.inspect.explain.explain import Explainer
-from ownbert.inspect.explain.methods import METHODS
+from ownbert.inspect.explain.explain import METHOD, Explainer
+from ownbert.inspect.explain.methods import METHODS, OCCLUSION
 from ownbert.inspect.internals.head_choice import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
@@ -421,7 +421,7 @@ class ServedModel:
             return sum(1 + len(text) // 4 for text in texts)
         return 2 + sum(map(len, self.tokenizer.encode_batch(list(texts))))
 
-    def explain_items(self, data: Sequence[Any], method: str) -> Items:
+    def explain_items(self, data: Sequence[Any], method: str | None) -> Items:
         """Inputs whose predictions are explained; tokens are counted for all forward passes.
 
         Raises:
@@ -429,6 +429,9 @@ class ServedModel:
         """
         if not self.explains:
             raise Refusal(422, f"the model {self.name} does not support explanations", "wrong_task")
+        if method is None:
+            blend = isinstance(self._rows_predictor, OpenedBlend)
+            method = OCCLUSION[0] if blend else METHOD
         if method not in METHODS:
             known = ", ".join(METHODS)
             raise bad_field(f"method {method!r} is not known; use one of {known}", "method")
@@ -519,7 +522,7 @@ class ServedModel:
         assert self.predictor is not None
         return self.predictor.task.answer(decided, row, **options)
 
-    def explain(self, data: list[Any], method: str) -> Sequence[list[dict[str, Any]]]:
+    def explain(self, data: list[Any], method: str | None) -> Sequence[list[dict[str, Any]]]:
         """Explanations of predictions for inputs, as dictionaries."""
         if self._explainer is None:
             # The weights are read again, and must belong to the loaded model.

@@ -255,7 +255,7 @@ class ModelRequest:
         items = await self.prepared(data, self.model.rows, data, truncate)
         return await self.compute(network.logits, items)
 
-    async def explain(self, data: Sequence[Any], method: str) -> Sequence[Any]:
+    async def explain(self, data: Sequence[Any], method: str | None) -> Sequence[Any]:
         """Explanations of the predictions for each input."""
         items = await self.prepared(data, self.model.explain_items, data, method)
         return await self.compute(self.model.explain, items, method=method)

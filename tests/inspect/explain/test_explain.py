@@ -18,10 +18,8 @@ from ownbert import Explainer, InputError, explain
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.open_folder import open_folder
-from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.explain.explain_page import write_page
+from ownbert.inspect.explain.explanation import Explanation
 from ownbert.inspect.explain.faithfulness import RANDOM, best_method
 from ownbert.inspect.explain.input_words import Word, sentences_of, words_of
 from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley
@@ -421,16 +419,3 @@ def test_the_page_shows_hebrew_from_right_to_left(tmp_path: Path):
         tmp_path / "profile",
     )
     assert min(shown.values()) > 0, shown
-
-
-def test_the_network_of_a_blend_is_named(classifier: Path, tmp_path: Path):
-    folder = shutil.copytree(classifier, tmp_path / "blend")
-    alone = BlendMember("network", "network", ("members/network",), 1.0)
-    task = open_folder(classifier).task
-    for name in ("network", "tfidf"):
-        (folder / "members" / name).mkdir(parents=True)
-    for members in ((alone,), (alone, BlendMember("tfidf", "linear", ("members/tfidf",), 1.0))):
-        Blend(members, task, (0.0,) * len(task.labels)).write(folder)
-        done = run_cli("explain", folder, "red1 9")
-        assert done.returncode == 0, done.stderr
-        assert ("only the network is explained" in done.stderr) == (len(members) > 1)

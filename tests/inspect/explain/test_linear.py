@@ -12,8 +12,8 @@ import ownbert
 from ownbert.fitting.candidates import fit_view, view_names
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
+from ownbert.inspect.explain.blend_words import LinearShares
 from ownbert.inspect.explain.explain import METHOD
-from ownbert.inspect.explain.linear_words import LinearShares
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tables.columns import ColumnNames
@@ -78,7 +78,7 @@ def test_shares_follow_from_the_weights_of_all_models(linear: Path):
     row = Row(0, ("red1 w3 blue2 red1 9",))
     words = found.words(row)
     (index, name, probability), *_ = found.targets(row, "red", 1)
-    values = found.shares(row, index, words)
+    values = found.relevance(row, index, words)
     assert (name, len(words)) == ("red", 5)
     assert values[0] > 0 > values[2]
     (raw,), _ = open_folder(linear).raws([row])
@@ -89,7 +89,7 @@ def test_vowel_signs_are_explained_with_their_letters(
     linear: Path, monkeypatch: pytest.MonkeyPatch
 ):
     found = LinearShares(open_folder(linear))
-    monkeypatch.setattr(LinearShares, "_kind", "chinese")
+    monkeypatch.setattr(LinearShares, "_kind", lambda *_: "chinese")
     words = found.words(Row(0, ("ม้ากิน ab",)))
     assert [(word.start, word.end) for word in words] == [(0, 2), (2, 3), (3, 5), (5, 6), (7, 9)]
 
@@ -140,7 +140,7 @@ def test_the_network_beside_linear_models_is_explained_if_asked_for(
         json.loads(run_cli("explain", folder, text, *about[:count]).stdout)
         for folder, count in ((both, 2), (both, 1), (classifier, 1))
     )
-    assert found == network
+    assert found == {**network, "model": "network"}
     assert found["words"] != alone["words"]
     (own,) = ownbert.explain(both, text, network=True)
     assert own.to_dict() == {key: found[key] for key in own.to_dict()}

@@ -23,7 +23,7 @@ from ownbert.terminal import console, echo, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ownbert.inspect.explain.explain import Explanation
+    from ownbert.inspect.explain.explanation import Explanation
     from ownbert.inspect.internals.observation import Observation
 
 _BAR = 16  # characters of the longest bar
@@ -36,11 +36,12 @@ _NOTHING = 'nothing to explain; give a text, such as ownbert explain FOLDER "a t
 class ExplainSettings:
     """Options for explanations and their outputs."""
 
-    method: str = setting(
-        _METHOD,
+    method: str | None = setting(
+        None,
         "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, "
         "leave_one_out or shapley; for a page, several separated by commas. For images, those "
-        "with attention.",
+        "with attention; for the blend of a fit folder, the last two.",
+        shown="integrated_gradients, or leave_one_out",
     )
     target: str | None = setting(
         None,
@@ -76,8 +77,9 @@ class ExplainSettings:
         return [file for file in (self.output, self.html, self.png) if file is not None]
 
     @property
-    def methods(self) -> list[str]:
-        return [name.strip() for name in self.method.split(",")]
+    def methods(self) -> list[str] | None:
+        """Names of methods; None: the default."""
+        return None if self.method is None else [name.strip() for name in self.method.split(",")]
 
     def by_ending(self) -> "ExplainSettings":
         """The settings with a page or picture named by ``output`` as ``html`` or ``png``.
@@ -154,12 +156,6 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         figure_class(png)
     choice = HeadChoice(numbers("--layers", settings.layers), numbers("--heads", settings.heads))
     explainer = Explainer(folder, **how)
-    if explainer.linear is None and not how["network"] and _is_part_of_blend(explainer.folder):
-        say(
-            f"note: {folder.name} predicts with other models in addition to its network; only "
-            "the network is explained, and its predictions differ",
-            err=True,
-        )
     expected, data = settings.rows, given
     if isinstance(given, list):
         expected = min(expected, len(given))
@@ -177,6 +173,8 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         all_explanations += explanations
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
+    if explainer.note is not None and not how["network"]:
+        say(f"note: {explainer.note}", err=True)
     _print_explanations(all_explanations, settings)
     with together():
         if settings.output is not None:
@@ -193,15 +191,6 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
         say("nothing to explain: no words, or nothing found in them", err=True)
     elif explainer.skipped:
         say(f"warning: {skipped_warning(explainer.skipped)}", err=True)
-
-
-def _is_part_of_blend(folder: Path) -> bool:
-    """Whether ``predict`` uses more than the network of the folder."""
-    from ownbert.inference.blend import blend_of
-
-    blend = blend_of(folder)
-    members = () if blend is None else blend.members
-    return len(members) > 1 or any(member.kind != "network" for member in members)
 
 
 def _print_explanations(explanations: Sequence["Explanation"], settings: ExplainSettings) -> None:
@@ -264,7 +253,7 @@ def _explain_images(
         raise InputError(_NOTHING)
     html, png, target, rows = settings.html, settings.png, settings.target, settings.rows
     methods = settings.methods
-    if settings.method == _METHOD:  # the default only works for texts
+    if methods in (None, [_METHOD]):  # the default only works for texts
         methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
     explanations, pixels = explain_images(
         model_folder(folder),
@@ -302,7 +291,8 @@ def _show(explanation: "Explanation", top: int, output: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    output.print(Text(f"{explanation.target}  {explanation.probability:.3f}", style="bold"))
+    of = f"  ({translated('network')})" if explanation.of_network else ""
+    output.print(Text(f"{explanation.target}  {explanation.probability:.3f}{of}", style="bold"))
     chosen = np.sort(np.argsort(-np.abs(explanation.values), kind="stable")[:top])
     largest = float(np.abs(explanation.values).max(initial=0)) or 1.0
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

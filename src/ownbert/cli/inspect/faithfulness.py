@@ -45,6 +45,7 @@ def faithfulness(
 
     Example: ownbert faithfulness runs/clf dev.csv --rows 200 -o faithful.png
     """
+    from functools import partial
     from json import dumps
 
     from ownbert.figures import figure_class
@@ -56,7 +57,7 @@ def faithfulness(
         figure_class(output)
     chosen = USUAL if methods is None else tuple(name.strip() for name in methods.split(","))
     how = {"device": device, "network": network, **columns.settings()}
-    curves = measure(folder, file, methods=chosen, rows=rows, **how)
+    curves = measure(folder, file, methods=chosen, rows=rows, say=partial(say, err=True), **how)
     if json:
         echo(dumps({name: each.row() for name, each in curves.items()}))
     else:

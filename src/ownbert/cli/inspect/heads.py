@@ -99,6 +99,8 @@ def heads(
     Example: ownbert heads runs/clf dev.csv --drop-layers 1 -o runs/clf-small
     """
     from ownbert.figures import figure_class
+    from ownbert.hub import model_folder
+    from ownbert.inference.blend import network_note
     from ownbert.inspect.heads.importance import gradient_importance, masking_importance
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}
@@ -106,6 +108,8 @@ def heads(
     settings.require_output()
     if settings.png is not None:
         figure_class(settings.png)
+    if (note := network_note(model_folder(folder))) is not None:
+        say(f"note: {note}", err=True)
     given = {"rows": settings.rows, "columns": columns, "device": device}
     if settings.output is None:
         _measure(folder, file, measures[settings.by], settings, given)

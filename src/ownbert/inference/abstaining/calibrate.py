@@ -16,6 +16,7 @@ from ownbert.files.json_files import read_yaml
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.held_out import HeldOut
 from ownbert.inference.abstaining.scope import Scope
+from ownbert.inference.blend import blend_of
 from ownbert.inference.compute import Say
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one
@@ -54,7 +55,8 @@ def held_out_of(
         InputError: there are no such rows, too few, or they cannot be used.
     """
     task, folder = opened.task, opened.folder
-    alone = opened.compute.network and (folder / BLEND).exists()
+    blend = blend_of(folder) if opened.compute.network else None
+    alone = blend is not None and not blend.is_root
     path = folder / (HELD_OUT_NETWORK if alone else HELD_OUT)
     task.refuse_output_options(OutputOptions(coverage=0.9))
     found = None if calibrate is not None else HeldOut.load(path, task.labels, models_of(opened))

@@ -21,8 +21,8 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inspect.errors.judgement import JUDGES, Named, WrongPrediction
+from ownbert.inspect.explain.blend_words import CONTRIBUTIONS, LinearShares
 from ownbert.inspect.explain.explain import Explainer
-from ownbert.inspect.explain.linear_words import CONTRIBUTIONS
 from ownbert.language import translated
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
@@ -208,7 +208,7 @@ def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
 def _words_of(
     predictor: Opened, rows: Sequence[Row], chosen: Sequence[WrongPrediction]
 ) -> list[list[str]]:
-    """The words of each row that support the prediction of the folder's network most."""
+    """The words of each row that support the prediction most."""
     if predictor.task.reads_arrays:
         return [[] for _ in chosen]
     explainer = Explainer(predictor, device=predictor.compute.device)
@@ -216,7 +216,7 @@ def _words_of(
     for each in chosen:
         explanations = []
         for method in _methods(explainer, rows[each.row]) if each.target is not None else ():
-            # A blend's network may predict something else.
+            # The network of a blend, which explains long texts, may predict something else.
             with suppress(InputError):
                 explanations = explainer([rows[each.row]], method=method, target=each.wanted)
                 break
@@ -233,9 +233,12 @@ def _words_of(
 def _methods(explainer: Explainer, row: Row) -> tuple[str, ...]:
     """Methods to try in order: one pass per word is too slow for long texts, but the gradient does
     not exist for a network that reads n-grams."""
-    if explainer.linear is not None:
+    if isinstance(explainer.blend, LinearShares):
         return (CONTRIBUTIONS,)
-    tokens = len(explainer.tokenizer.encode_batch([" ".join(row.texts)])[0])
+    if explainer.blend is not None:
+        tokens = len(explainer.blend.words(row))
+    else:
+        tokens = len(explainer.tokenizer.encode_batch([" ".join(row.texts)])[0])
     return ("gradient_x_input", "leave_one_out") if tokens > _MOST_PASSES else ("leave_one_out",)
 
 

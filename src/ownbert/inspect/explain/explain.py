@@ -1,8 +1,8 @@
 """Explains the predictions of a model folder by the relevance of each word."""
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,16 @@ from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.hub import model_folder
-from ownbert.inference.blend import blend_of
+from ownbert.inference.blend import network_note
 from ownbert.inference.compute import Compute
 from ownbert.inference.fill_mask import masked_example
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Networks, Opened
+from ownbert.inference.opened import Networks, Opened, average
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
+from ownbert.inspect.explain.blend_words import BlendWords, LinearShares, answers_linearly
 from ownbert.inspect.explain.explained_translations import ExplainedTranslator
+from ownbert.inspect.explain.explanation import ExplainedRow, Explanation
 from ownbert.inspect.explain.input_words import (
     Word,
     in_one_text,
@@ -32,7 +34,6 @@ from ownbert.inspect.explain.input_words import (
     text_rows,
     words_of,
 )
-from ownbert.inspect.explain.linear_words import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, probability, targets_of
 from ownbert.inspect.internals.head_choice import ALL_HEADS, HeadChoice
@@ -61,117 +62,26 @@ _LONG = 1024
 _ROWS = 32
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The relevance of a row's words for a prediction.
-
-    Args:
-        row: index among the given rows; rows without words have no explanation.
-        texts: texts of the row.
-        target: explained target, such as a label.
-        probability: probability of the target, or its value.
-        method: name of the method.
-        words: U words as character spans in the texts.
-        values: (U) relevance of each word, positive if it supports the target.
-        gap: for integrated gradients, see ``Relevance``.
-        answers: most probable predictions with their probabilities, for discrete predictions.
-    """
-
-    row: int
-    texts: tuple[str, ...]
-    target: str
-    probability: float
-    method: str
-    words: tuple[Word, ...]
-    values: np.ndarray
-    gap: float | None = None
-    answers: tuple[tuple[str, float], ...] = ()
-
-    def word(self, index: int) -> str:
-        """The word as written in its text."""
-        word = self.words[index]
-        return self.texts[word.text][word.start : word.end]
-
-    def pieces(self, number: int) -> Iterator[tuple[str, float]]:
-        """Yield the parts of a text; words with their share of the largest value, others with 0."""
-        largest = float(np.abs(self.values).max(initial=0)) or 1.0
-        text, end = self.texts[number], 0
-        for word, value in zip(self.words, self.values.tolist(), strict=True):
-            if word.text == number and word.start >= end:
-                yield text[end : word.start], 0.0
-                yield text[word.start : word.end], value / largest
-                end = word.end
-        yield text[end:], 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The explanation as JSON values."""
-        return {
-            "texts": list(self.texts),
-            "target": self.target,
-            "score": round(self.probability, 6),
-            "method": self.method,
-            "words": [
-                {"word": self.word(i), "text": word.text, "start": word.start, "end": word.end}
-                | {"value": float(f"{value:.6g}")}
-                for i, (word, value) in enumerate(zip(self.words, self.values, strict=False))
-            ],
-            **({} if self.gap is None else {"gap": round(self.gap, 6)}),
-        }
-
-    def __repr__(self) -> str:
-        order = np.argsort(-np.abs(self.values), kind="stable")[:5]
-        most = ", ".join(f"{self.word(i)} {self.values[i]:+.3g}" for i in order)
-        return f"Explanation({self.target!r}, {self.probability:.3f}: {most})"
-
-    def _repr_html_(self) -> str:
-        """HTML for notebooks: supporting words in blue, opposing words in red."""
-        shown = [f"<b>{html.escape(self.target)}</b> {self.probability:.3f}"]
-        for number in range(len(self.texts)):
-            line = ""
-            for text, share in self.pieces(number):
-                color = f"rgba({'33,102,172' if share > 0 else '178,24,43'},{abs(share):.2f})"
-                escaped = html.escape(text)
-                line += f'<span style="background:{color}">{escaped}</span>' if share else escaped
-            shown.append(line)
-        return "<br>".join(shown)
-
-
-@dataclass(frozen=True)
-class ExplainedRow:
-    """A row as model input; tagged words are joined into one text.
-
-    Args:
-        number: index among the given rows.
-    """
-
-    number: int
-    texts: tuple[str, ...]
-    example: Example
-    words: Sequence[Word]
-    targets: Sequence[Target]
-
-    def explanation(self, target: str, probability: float, method: str, *found: Any) -> Explanation:
-        """The explanation of a target by values, their gap and the most probable answers."""
-        words = tuple(self.words)
-        return Explanation(self.number, self.texts, target, probability, method, words, *found)
-
-
 class Explainer:
     """Explains the predictions of a folder, which is loaded once.
 
-    For a ``fit`` folder, the network is explained; if the folder predicts with linear models only,
-    their exact word contributions. For a folder with an MLM head and no task head, the predictions
-    for [MASK] are explained; for a translation model, the words of each translation.
+    For a ``fit`` folder, the predictions of ``predict`` are explained: those of a network by any
+    method, those of linear models by the exact contribution of each word, and those of a blend by
+    removing words (``OCCLUSION``). Other methods explain the network in the folder of a blend, and
+    the explanations say so. For a folder with an MLM head and no task head, the predictions for
+    [MASK] are explained; for a translation model, the words of each translation.
 
     Args:
         folder: folder of a fine-tuned text model, a pretrained model or a translation model; or an
             ``Opened`` one, for which ``columns`` and ``device`` are ignored.
         columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
-        network: explain the network of a ``fit`` folder that predicts with linear models.
+        network: explain the network of a ``fit`` folder, also if other models predict.
 
     Attributes:
         skipped: number of texts without words so far, which have no explanation.
+        blend: the blend to explain; None if networks are explained.
+        note: a note if the network of a folder is explained whose predictions come from a blend.
 
     Raises:
         InputError: the folder is not supported.
@@ -187,11 +97,13 @@ class Explainer:
         network: bool = False,
     ) -> None:
         self.folder = folder.folder if isinstance(folder, Opened) else model_folder(folder)
-        self.columns = columns or ColumnNames()
+        self.columns, self.device = columns or ColumnNames(), device
         self.skipped = 0
         self.predictor: Predictor | None = None
         self.translator: ExplainedTranslator | None = None
-        self.linear: LinearShares | None = None
+        self.blend: BlendWords | None = None
+        self.note: str | None = None
+        self._factor = 1.0  # of the logits of the network in a blend
         if not isinstance(folder, Opened) and is_translation(self.folder):
             self.translator = ExplainedTranslator(self.folder, device)
             self.models = [self.translator.model]
@@ -199,8 +111,13 @@ class Explainer:
             self.mask = self.translator.unknown
             return
         try:
-            given = folder if isinstance(folder, Opened) else self.folder
-            opened = _open_explained(given, self.columns, device, network=network)
+            # Without packed weights, which have no gradients.
+            compute = Compute(device, network=network, packed=False)
+            opened: Opened = (
+                folder
+                if isinstance(folder, Opened) and not network
+                else open_folder(self.folder, compute, columns=self.columns)
+            )
         except NoTaskHead as error:
             self.models = [load(error.description)]
             if "mlm" not in self.models[0].heads:
@@ -210,22 +127,39 @@ class Explainer:
             return
         self.predictor, self.head = Predictor(opened), opened.task.head
         if isinstance(opened, OpenedBlend):
-            self.linear, self.models = LinearShares(opened), []
-            return
+            first, *others = opened.blend.members
+            if others or first.kind != "network":
+                linear = answers_linearly(opened.blend)
+                self.blend, self.models = (LinearShares if linear else BlendWords)(opened), []
+                return
+            self._factor = first.weight
+            opened = average(opened.networks)
+        elif network:
+            self.note = network_note(self.folder)
         if opened.task.reads_arrays:
             raise InputError(f"{folder} reads images; use ownbert relevance")
-        assert isinstance(opened, Networks)  # the folder was opened with network=True
+        assert isinstance(opened, Networks)
         if not opened.models:
             raise InputError(f"{folder} was exported; name the folder of the model")
+        self._reader = opened
         self.models, self.tokenizer = opened.models_with_gradients(), opened.tokenizer
         self.mask = self.tokenizer.mask_or_unknown_id
+
+    @cached_property
+    def of_network(self) -> "Explainer":
+        """The explainer of the folder's network, for methods that do not apply to a blend.
+
+        Raises:
+            InputError: the folder has no network.
+        """
+        return Explainer(self.folder, columns=self.columns, device=self.device, network=True)
 
     @in_float32
     def __call__(
         self,
         data: Any,
         *,
-        method: str | Sequence[str] = METHOD,
+        method: str | Sequence[str] | None = None,
         target: str | None = None,
         by: str = "word",
         rows: int | None = None,
@@ -234,7 +168,8 @@ class Explainer:
 
         Args:
             data: rows in any form accepted by ``Predictor``, or a list of ``Row``.
-            method: a name in ``METHODS``, or several.
+            method: a name in ``METHODS``, or several; by default ``METHOD`` for networks, and
+                leave_one_out for blends.
             target: a label, the number of a choice, or an entity type; by default the prediction.
             by: "word" or "sentence".
             rows: maximum number of rows to read.
@@ -253,7 +188,7 @@ class Explainer:
         self,
         data: Any,
         *,
-        method: str | Sequence[str] = METHOD,
+        method: str | Sequence[str] | None = None,
         target: str | None = None,
         by: str = "word",
         rows: int | None = None,
@@ -265,45 +200,66 @@ class Explainer:
             labels: number of most probable labels to explain for single-label tasks; long texts
                 are explained for the prediction only.
         """
-        names = [method] if isinstance(method, str) else list(method)
+        names = [method] if isinstance(method, str) else list(method or ())
         known(*UNITS)("by", by)
-        if self.linear is not None:
-            if names not in ([METHOD], [CONTRIBUTIONS]):
+        if self.blend is not None:
+            linear = isinstance(self.blend, LinearShares)
+            if not names or (linear and names == [METHOD]):
+                names = [self.blend.methods[0]]
+            if set(names) <= set(self.blend.methods):
+                assert self.predictor is not None
+                read = islice(rows_of(self.predictor, data), rows)
+                yield from self._of_blend(self.blend, read, names, target, by, labels)
+                return
+            if linear:
                 raise InputError(
                     f"{self.folder} predicts with linear models, for which the share of each "
                     "word is exact; omit the method"
                 )
-            assert self.predictor is not None
-            read = islice(rows_of(self.predictor, data), rows)
-            yield from self._of_linear_models(self.linear, read, target, by, labels)
+            for name in names:
+                method_named(name)
+            network, self.note = self.of_network, self.of_network.note
+            before, given = network.skipped, {"by": by, "rows": rows, "labels": labels}
+            yield from network.explained(data, method=names, target=target, **given)
+            self.skipped += network.skipped - before
             return
-        methods = {name: method_named(name) for name in names}
+        methods = {name: method_named(name) for name in names or [METHOD]}
         for encoded in self.encoded(data, target, by, labels, rows):
             explanations = []
             for found, of_models in self.explained_targets(encoded):
                 for name, function in methods.items():
                     values, gap = _mean([function(explained) for explained in of_models])
+                    values = values * self._factor
                     about = found.name, found.shown, name, values, gap, found.answers
-                    explanations.append(encoded.explanation(*about))
+                    explanation = encoded.explanation(*about)
+                    explanations.append(replace(explanation, of_network=self.note is not None))
             yield encoded, explanations
 
-    def _of_linear_models(
-        self, linear: LinearShares, read: Iterable[Row], target: str | None, by: str, labels: int
+    def _of_blend(
+        self,
+        blend: BlendWords,
+        read: Iterable[Row],
+        methods: Sequence[str],
+        target: str | None,
+        by: str,
+        labels: int,
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
-        """Explain linear models by the exact contributions of words."""
+        """Explain a blend by the relevance of words for its own predictions."""
         nothing = Example(np.zeros(0, np.int64), np.zeros(0, np.int64))
         for number, row in enumerate(read):
-            words = linear.words(row)
+            words = blend.words(row)
             words = words if by == "word" else sentences_of(words, row.texts)
             if not words:
                 self.skipped += 1
                 continue
+            _refuse_many(words)
             encoded = ExplainedRow(number, row.texts, nothing, words, ())
-            answers, explanations = linear.answers(row), []
-            for index, name, shown in linear.targets(row, target, labels):
-                values = linear.shares(row, index, words)
-                about = name, shown, CONTRIBUTIONS, values, None, answers
-                explanations.append(encoded.explanation(*about))
+            answers, explanations = blend.answers(row), []
+            for index, name, shown in blend.targets(row, target, labels):
+                for method in methods:
+                    values = blend.relevance(row, index, words, method)
+                    about = name, shown, method, values, None, answers
+                    explanations.append(encoded.explanation(*about))
             yield encoded, explanations
 
     def observe(
@@ -317,14 +273,18 @@ class Explainer:
             budget: maximum bytes of attention weights.
 
         Returns:
-            The observation; None for translation models.
+            The observation; None for translation models and blends.
 
         Raises:
             InputError: a layer or head does not exist, or too many are chosen.
         """
-        if self.translator is not None or self.linear is not None:
+        if self.blend is not None and len(encoded.example.token_ids):
+            return self.of_network.observe(encoded, choice=choice, budget=budget)
+        if self.translator is not None or self.blend is not None:
             if choice != ALL_HEADS:
-                what = "linear models" if self.linear is not None else "translations"
+                what = "translations" if self.translator is not None else "a blend"
+                if isinstance(self.blend, LinearShares):
+                    what = "linear models"
                 raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
             return None
         return observe(
@@ -389,11 +349,7 @@ class Explainer:
             masks = () if example.masked_positions is None else example.masked_positions.tolist()
             words = [word for word in words if not set(masks) & set(word.positions)]
             words = words if by == "word" else sentences_of(words, texts)
-            if len(words) > _MOST_WORDS:
-                raise InputError(
-                    f"a text has {len(words):,} words, but at most {_MOST_WORDS:,} can be "
-                    "explained; use --by sentence"
-                )
+            _refuse_many(words)
             if words and targets:
                 yield ExplainedRow(number, tuple(texts), example, words, targets)
             elif not words:
@@ -402,11 +358,11 @@ class Explainer:
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
-        task, reader = predictor.task, predictor.rows_predictor
-        assert isinstance(reader, Networks)
+        task, opened, reader = predictor.task, predictor.rows_predictor, self._reader
         for rows in blocks(rows_of(predictor, data), _ROWS, size=lambda row: 0):
             encoded = reader.encoded(rows)
-            parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
+            raws = reader.raws_of(encoded) if opened is reader else opened.raws(rows)[0]
+            parts = (rows, encoded.examples, raws, encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
                 most = labels if len(example.token_ids) <= _LONG else 1
                 targets = targets_of(task, self.models[0], row, example, raw, note, target, most)
@@ -446,7 +402,7 @@ def explain(
     folder: str | Path,
     data: Any,
     *,
-    method: str = METHOD,
+    method: str | None = None,
     target: str | None = None,
     by: str = "word",
     text_column: str | None = None,
@@ -456,24 +412,20 @@ def explain(
 ) -> list[Explanation]:
     """Explain a model's predictions by the relevance of words; see ``Explainer``."""
     given: Any = {"columns": ColumnNames(text_column, second_column), "device": device}
-    return Explainer(folder, network=network, **given)(data, method=method, target=target, by=by)
+    explainer = Explainer(folder, network=network, **given)
+    explanations = explainer(data, method=method, target=target, by=by)
+    if explainer.note is not None and not network:
+        warn_of_input(explainer.note)
+    return explanations
 
 
-def _open_explained(
-    folder: Path | Opened, columns: ColumnNames, device: str, *, network: bool
-) -> Opened:
-    """Open the linear models if only these are used and ``network`` is false, else the network."""
-    blend = folder.blend if isinstance(folder, OpenedBlend) else None
-    if isinstance(folder, Path):
-        blend = blend_of(folder)
-    elif blend is None:
-        return folder
-    place = folder if isinstance(folder, Path) else folder.folder
-    linear = not network and blend is not None and answers_linearly(place, blend)
-    if linear and isinstance(folder, Opened):
-        return folder
-    # Without packed weights, which have no gradients.
-    return open_folder(place, Compute(device, network=not linear, packed=False), columns=columns)
+def _refuse_many(words: Sequence[Word]) -> None:
+    """Raise ``InputError`` for a text with too many words."""
+    if len(words) > _MOST_WORDS:
+        raise InputError(
+            f"a text has {len(words):,} words, but at most {_MOST_WORDS:,} can be explained; use "
+            "--by sentence"
+        )
 
 
 def _mean(relevances: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:

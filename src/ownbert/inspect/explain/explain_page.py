@@ -10,7 +10,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.files.writing import write_text
-from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.explain.explanation import Explanation
 from ownbert.inspect.explain.images import picture_data
 from ownbert.inspect.internals.observation import Observation
 from ownbert.inspect.internals.page_parts import as_data, view_page

@@ -13,6 +13,8 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 
 from ownbert.exceptions import InputError
+from ownbert.inference.compute import Say, say_each
+from ownbert.inspect.explain.blend_words import LinearShares
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import (
     METHODS,
@@ -72,6 +74,7 @@ def faithfulness(
     second_column: str | None = None,
     device: str = "auto",
     network: bool = False,
+    say: Say | None = None,
 ) -> Mapping[str, Faithfulness]:
     """Compare methods and a random order on rows.
 
@@ -85,7 +88,8 @@ def faithfulness(
         rows: maximum number of explained predictions, from the first row.
         text_column, second_column: columns of the rows; by default as in training.
         device: auto, cpu or cuda.
-        network: use only the network of a ``fit`` folder.
+        network: use only the network of a ``fit`` folder; methods are always compared on networks.
+        say: called with a note if the folder predicts with other models.
 
     Raises:
         InputError: no row can be explained, or a method is unknown.
@@ -94,11 +98,15 @@ def faithfulness(
     """
     columns = ColumnNames(text_column, second_column)
     explainer = Explainer(folder, columns=columns, device=device, network=network)
-    if explainer.linear is not None:
+    if isinstance(explainer.blend, LinearShares):
         raise InputError(
             f"{folder} predicts with linear models, whose explanations are exact: there are no "
             "methods to compare"
         )
+    if explainer.blend is not None:
+        explainer = explainer.of_network
+    if explainer.note is not None and not network:
+        say_each((f"note: {explainer.note}",), say)
     named = {name: method_named(name) for name in methods}
     results: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {
         n: [] for n in (*named, RANDOM)

@@ -13,7 +13,7 @@ from ownbert.exceptions import InputError
 from ownbert.images.image_files import stream_images
 from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import class_number
-from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.explain.explanation import Explanation
 from ownbert.inspect.explain.overlay import explain
 from ownbert.inspect.explain.targets import likeliest
 from ownbert.inspect.internals.page_parts import packed_bytes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -129,6 +129,23 @@ class ExplainedTarget:
         return pack(copies).to(self.model.device)
 
 
+class Occluded(Protocol):
+    """An output of a model for an input without some of its words."""
+
+    @property
+    def words(self) -> Sequence[Word]:
+        """The words of the input."""
+        ...
+
+    def without(self, indices: Sequence[int]) -> Any:
+        """The input without the words at ``indices``."""
+        ...
+
+    def values(self, inputs: Any, /) -> np.ndarray:
+        """The output (N) for N inputs."""
+        ...
+
+
 @dataclass(frozen=True)
 class Relevance:
     """The relevance of each word for the target.
@@ -200,14 +217,14 @@ def attention_x_gradient(explained: ExplainedTarget) -> Relevance:
     return _by_attention(explained, relevance)
 
 
-def leave_one_out(explained: ExplainedTarget) -> Relevance:
+def leave_one_out(explained: Occluded) -> Relevance:
     """The difference that masking each single word makes."""
     inputs = [explained.without([i]) for i in range(len(explained.words))]
-    values = explained.values([explained.read.token_ids, *inputs])
+    values = explained.values([explained.without([]), *inputs])
     return Relevance(values[0] - values[1:])
 
 
-def shapley(explained: ExplainedTarget) -> Relevance:
+def shapley(explained: Occluded) -> Relevance:
     """The mean difference that a word makes over all orders of masking words.
 
     Exact for up to ``SEGMENTS`` words; a longer text is divided into that many segments, whose
@@ -241,7 +258,7 @@ def random_order(explained: ExplainedTarget) -> Relevance:
     return Relevance(np.random.default_rng(seed).normal(size=len(explained.words)))
 
 
-METHODS: Mapping[str, Callable[[ExplainedTarget], Relevance]] = {
+METHODS: Mapping[str, Callable[[Any], Relevance]] = {
     "integrated_gradients": integrated_gradients,
     "gradient_x_input": gradient_x_input,
     "attention_rollout": attention_rollout,
@@ -249,9 +266,11 @@ METHODS: Mapping[str, Callable[[ExplainedTarget], Relevance]] = {
     "leave_one_out": leave_one_out,
     "shapley": shapley,
 }
+# Methods that need predictions only, and so explain any model.
+OCCLUSION = ("leave_one_out", "shapley")
 
 
-def method_named(name: str) -> Callable[[ExplainedTarget], Relevance]:
+def method_named(name: str) -> Callable[[Any], Relevance]:
     """Look up a method by name.
 
     Raises:

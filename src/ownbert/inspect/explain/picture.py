@@ -10,7 +10,7 @@ from typing import Any
 from ownbert.exceptions import InputError
 from ownbert.figures import DPI, figure_class, save_figure
 from ownbert.fonts import fonts_for
-from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.explain.explanation import Explanation
 
 # Pixels: width, margin, height of a line and of a word's background, and gap between blocks.
 _WIDTH, _MARGIN, _LINE, _WORD, _GAP = 1000, 24, 27, 22, 16

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.inference.scoring.score import ScoredText
-from ownbert.inspect.explain.explain import Explanation
 from ownbert.inspect.explain.explain_page import write_page
+from ownbert.inspect.explain.explanation import Explanation
 from ownbert.inspect.explain.input_words import Word
 from ownbert.language import translated
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from ownbert.inspect.explain.explain import METHOD
 from ownbert.serve.api.answers import json_answer
 from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.huggingface_api import opened
@@ -84,7 +83,7 @@ class ExplainRequest(OwnRequest, json_schema_extra={"examples": [{"inputs": ["a 
     """The body of ``/v1/explain``."""
 
     inputs: Any = Field(description="One input of the model's task or several in a list.")
-    method: str = Field(METHOD, description="As for ownbert explain.")
+    method: str | None = Field(None, description="As for ownbert explain.")
 
 
 class AttentionRequest(

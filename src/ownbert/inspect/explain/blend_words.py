@@ -1,0 +1,145 @@
+"""Explains blends: by their predictions for texts without some of their words, or, if they only
+consist of linear models, by the exact contributions of words. C labels, N rows.
+
+An output of a linear model is a sum over the n-grams of a text, so no approximation is needed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ownbert.inference.blend import Blend
+from ownbert.inference.opened_blend import OpenedBlend, score_all
+from ownbert.inspect.explain.input_words import Word
+from ownbert.inspect.explain.methods import OCCLUSION, method_named
+from ownbert.inspect.explain.targets import chosen_labels, likeliest
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.rows import Row
+from ownbert.views.contributions import contributions
+from ownbert.views.linear_models import LinearModel
+from ownbert.views.tokens import spans_of, text_kind
+
+CONTRIBUTIONS = "contributions"
+
+
+@dataclass(frozen=True)
+class OccludedRow:
+    """A row of which words are removed.
+
+    Args:
+        row: the row.
+        words: its words.
+        score: maps N rows to the explained output (N).
+    """
+
+    row: Row
+    words: Sequence[Word]
+    score: Callable[[Sequence[Row]], np.ndarray]
+
+    def without(self, indices: Sequence[int]) -> Row:
+        """The row without the words at ``indices``."""
+        texts = [*self.row.texts]
+        for word in sorted((self.words[i] for i in indices), key=lambda word: -word.start):
+            text = texts[word.text]
+            texts[word.text] = text[: word.start] + text[word.end :]
+        return replace(self.row, texts=tuple(texts))
+
+    def values(self, inputs: Sequence[Row]) -> np.ndarray:
+        """The explained output (N) for N inputs."""
+        return score_all(lambda rows: self.score(rows), inputs)
+
+
+class BlendWords:
+    """The words of a row that a blend's prediction depends on.
+
+    Args:
+        opened: the opened folder.
+
+    Attributes:
+        methods: names of the methods, the default first.
+    """
+
+    methods = OCCLUSION
+
+    def __init__(self, opened: OpenedBlend) -> None:
+        self.predictor = opened
+
+    def targets(self, row: Row, target: str | None, most: int) -> list[tuple[int, str, float]]:
+        """(index, name, probability or value) of each target to explain."""
+        task: Any = self.predictor.task
+        outputs = self._outputs(row)
+        chosen = chosen_labels(task, outputs, target, most)
+        return [(i, str(task.labels[i]), float(outputs[i])) for i in chosen]
+
+    def answers(self, row: Row) -> tuple[tuple[str, float], ...]:
+        """The most probable labels of a row, for single-label tasks."""
+        task: Any = self.predictor.task
+        single = isinstance(task, SingleLabelTask)
+        return likeliest(self._outputs(row), task.labels.__getitem__) if single else ()
+
+    def _outputs(self, row: Row) -> np.ndarray:
+        return np.asarray(self.predictor.raws([row])[0][0])
+
+    def words(self, row: Row) -> list[Word]:
+        """The words of a row: separated by spaces, or single characters in scripts without
+        spaces."""
+        kind = "marked" if self._kind(row) == "chinese" else "ids"  # vowel signs stay with letters
+        return [
+            Word(number, start, end, ())
+            for number, text in enumerate(row.texts)
+            for start, end in spans_of(text, kind)
+        ]
+
+    def _kind(self, row: Row) -> str:
+        return text_kind(row.texts)
+
+    def relevance(self, row: Row, target: int, words: Sequence[Word], method: str) -> np.ndarray:
+        """The relevance (words) of words for the output of a label, relative to the other labels if
+        only one of them is predicted."""
+        blend, single = self.predictor.blend, isinstance(self.predictor.task, SingleLabelTask)
+
+        def score(rows: Sequence[Row]) -> np.ndarray:
+            logits = self.predictor.scores(rows, np.asarray(blend.offsets))
+            return logits[:, target] - (logits.mean(1) if single else 0.0)
+
+        return method_named(method)(OccludedRow(row, words, score)).values
+
+
+def answers_linearly(blend: Blend) -> bool:
+    """Whether a folder's predictions come from linear models only."""
+    return {member.kind for member in blend.members} == {"linear"}
+
+
+class LinearShares(BlendWords):
+    """Contributions of words in the linear models of a folder that predicts with these only."""
+
+    methods = (CONTRIBUTIONS,)
+
+    def _kind(self, row: Row) -> str:
+        return next(view.kind for _, view in self._views())
+
+    def _views(self) -> Iterator[tuple[float, Any]]:
+        """Yield each linear model with its weight."""
+        members = self.predictor.scores.models
+        for member, models in zip(self.predictor.blend.members, members, strict=True):
+            for view in models:
+                yield member.weight / len(models), view
+
+    def relevance(
+        self, row: Row, target: int, words: Sequence[Word], method: str = CONTRIBUTIONS
+    ) -> np.ndarray:
+        """Contributions (words) to the output for a label, relative to the other labels."""
+        shares = [np.zeros(len(text)) for text in row.texts]
+        for weight, view in self._views():
+            direction = _direction(view.model, target)
+            parts = contributions(view.view, row.texts, view.kind, direction)
+            shares = [one + weight * other for one, other in zip(shares, parts, strict=True)]
+        return np.asarray([shares[word.text][word.start : word.end].sum() for word in words])
+
+
+def _direction(model: LinearModel, target: int) -> np.ndarray:
+    """(F) weights of an output; for softmax, minus the mean over outputs."""
+    weights = model.weights[:, target].astype(np.float64)
+    return weights - model.weights.mean(1) if model.link == "softmax" else weights
