@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -60,6 +60,7 @@ def predict_with_ray(
     probabilities: bool = False,
     unknown: float | None = None,
     coverage: float | None = None,
+    keep: str | Sequence[str] | None = None,
     **run: Any,
 ) -> int:
     """Predict every row of files, and write a folder of parquet files with a manifest.
@@ -68,7 +69,7 @@ def predict_with_ray(
         folder: folder of a fine-tuned model, an ensemble or a blend.
         inputs, output: see ``run_job``.
         text_column, second_column, id_column, device, precision, network: see ``ownbert.predict``.
-        top_k, threshold, probabilities, unknown, coverage: see ``ownbert.predict``.
+        top_k, threshold, probabilities, unknown, coverage, keep: see ``ownbert.predict``.
         run: keyword arguments of ``run_job``.
 
     Returns:
@@ -82,7 +83,7 @@ def predict_with_ray(
         str(folder),
         ColumnNames(text_column, second_column, id=id_column),
         Compute(device, precision, network=network),
-        vars(output_options(top_k, threshold, probabilities, unknown, coverage)),
+        vars(output_options(top_k, threshold, probabilities, unknown, coverage, keep)),
     )
     return run_job(job, inputs, output, **run)
 

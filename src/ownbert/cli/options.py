@@ -129,8 +129,8 @@ RowsFile = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Output file: .csv, .tsv or .jsonl, also .gz; rows in input order; - is standard "
-        "output.",
+        help="Output file: .csv, .tsv or .jsonl, also .gz, or .parquet; rows in input order; - is "
+        "standard output.",
     ),
 ]
 ResumeFile = Annotated[

@@ -408,6 +408,7 @@ def output_options(
     probabilities: bool,
     unknown: float | None = None,
     coverage: float | None = None,
+    keep: str | Sequence[str] | None = None,
 ) -> OutputOptions:
     """Check the options of output rows."""
     top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
@@ -418,7 +419,8 @@ def output_options(
     for name, share in (("unknown", unknown), ("coverage", coverage)):
         if share is not None:
             between(0, 1)(f"--{name}", share)
-    return OutputOptions(top, threshold, probabilities, unknown, coverage)
+    columns = (keep,) if isinstance(keep, str) else tuple(keep or ())
+    return OutputOptions(top, threshold, probabilities, unknown, coverage, columns)
 
 
 def _is_one_row(data: Any, *, words: bool) -> bool:

@@ -1,6 +1,7 @@
 """Prediction and evaluation on files."""
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -20,12 +21,16 @@ from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
 from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Opened, characters, decide_all, read_labelled_rows
-from ownbert.inference.output.prediction_writer import PredictionWriter, require_rows_name
+from ownbert.inference.output.prediction_writer import (
+    PredictionWriter,
+    arrow_table,
+    require_rows_name,
+)
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import RECIPE
-from ownbert.tables.columns import ColumnNames, find_columns
+from ownbert.tables.columns import ColumnNames, find_columns, id_value, kept_columns
 from ownbert.tables.columns import id_column as id_column_of
 from ownbert.tables.tables import columns as columns_of
 from ownbert.tables.tables import is_known, kind_of, read_values
@@ -35,6 +40,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
+_NEEDS_TABLE = "--keep needs a table: .csv, .tsv, .jsonl or .parquet"
 # Options that are recorded even if they are not given, as in files of earlier versions.
 _RECORDED = ("top", "threshold", "probabilities")
 
@@ -62,6 +68,7 @@ def predict(
     unknown: float | None = None,
     coverage: float | None = None,
     calibrate: Any = None,
+    keep: str | Sequence[str] | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Any:
@@ -74,8 +81,8 @@ def predict(
         folder: folder of a fine-tuned model, an ensemble or a blend.
         input: a file, or rows in any form accepted by ``Predictor``. A string is a file name if the
             file exists, and always with ``output``.
-        output: a table if its name ends with .csv or .tsv, else JSON lines; compressed if it ends
-            with .gz.
+        output: a table if its name ends with .csv, .tsv or .parquet, else JSON lines; compressed
+            if it ends with .gz.
         text_column: column of the text; by default as in training.
         second_column: column of the second text; by default as in training.
         id_column: with ``output``, column written instead of the texts, to join rows by; by default
@@ -95,6 +102,7 @@ def predict(
         calibrate: labelled rows not used for training, for ``unknown`` and ``coverage``; the
             calibration is saved in the folder. By default the rows held out by ``fit``, or the dev
             file of ``finetune``.
+        keep: with ``output``, input columns copied to it: names, also "id,date", or "all".
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
@@ -110,8 +118,9 @@ def predict(
     if output is not None:
         require_rows_name(output)
         data = Path(input) if isinstance(input, str) else input
-    elif id_column is not None:
-        raise InputError("id_column needs an output file; name it with output")
+    elif id_column is not None or keep is not None:
+        option = "keep" if id_column is None else "id_column"
+        raise InputError(f"{option} needs an output file; name it with output")
     else:
         data = text_or_file(input)
     if in_file := isinstance(data, os.PathLike):
@@ -137,7 +146,7 @@ def predict(
         data,
         columns=columns,
         dealt=dealt,
-        options=output_options(top_k, threshold, probabilities, unknown, coverage),
+        options=output_options(top_k, threshold, probabilities, unknown, coverage, keep),
         calibrate=calibrate,
         say=say,
     )
@@ -218,9 +227,21 @@ class RowPredictions:
         if self._columns.id is not None:
             _require_ids(task, source, self._columns.id)
         rows = task.stream(source)
+        if self._options.keep:
+            rows = self._with_kept(rows, data, source)
         if self._dealt is not None:
             rows = self._dealt.take(rows, lambda row: [row.texts, task.identity(row)])
         return blocks(islice(rows, skip, None), size=characters)
+
+    def _with_kept(self, rows: Iterator[Row], data: Any, source: Any) -> Iterator[Row]:
+        """The rows with the values of the columns to keep, which are read in step with them."""
+        is_file = isinstance(source, str | os.PathLike)
+        if self.opened.task.reads_arrays or (is_file and kind_of(source) == "txt"):
+            raise InputError(_NEEDS_TABLE)
+        if isinstance(data, Iterator):
+            raise InputError("--keep needs a file or a table, which can be read twice")
+        names = kept_columns(source, self._options.keep)
+        return _joined_by_line(rows, names, read_values(source, names))
 
     def refuse_kind(self, kind: str) -> None:
         """Raise ``InputError`` unless the task can read files of this kind in parts."""
@@ -237,12 +258,19 @@ class RowPredictions:
         outputs, records = output_rows(self.opened, block, self._options, self._doubts), []
         for output, row in zip(outputs, block, strict=True):
             identity = task.identity(row)
+            # A column that is the id or the text is there already.
+            kept = {k: v for k, v in row.kept if k not in identity or identity[k] != v}
+            if both := kept.keys() & {*identity, *output}:
+                raise InputError(
+                    f"the column {min(both)!r} of --keep has the same name as a column of the "
+                    "predictions; rename it, or name only the other columns"
+                )
             if both := identity.keys() & output.keys():
                 raise InputError(
                     f"the id column {both.pop()!r} has the same name as a column of the "
                     "predictions; rename it"
                 )
-            records.append({**identity, **output})
+            records.append({**identity, **kept, **output})
         return records
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -263,16 +291,8 @@ class RowPredictions:
         Returns:
             A pyarrow.Table.
         """
-        import pyarrow as pa
-
         rows = [row for block in self.read(source, before) for row in self.predict(block)]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        try:
-            return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-        except (pa.ArrowException, OverflowError) as error:
-            raise InputError(
-                f"{source}: the values of a column have different types ({error})"
-            ) from None
+        return arrow_table(rows, source)
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the rows that the predictions depend on."""
@@ -288,6 +308,24 @@ class RowPredictions:
             "options": {k: v for k, v in asdict(self._options).items() if k in _RECORDED or v},
             **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }
+
+
+def _joined_by_line(
+    rows: Iterator[Row], names: Sequence[str], values: Iterator[tuple[int, tuple[Any, ...]]]
+) -> Iterator[Row]:
+    """Rows with the values of the same lines."""
+    for row in rows:
+        cells = next((cells for line, cells in values if line == row.line), None)
+        if cells is None:  # such as questions of SQuAD, of which a line has many
+            raise InputError(_NEEDS_TABLE)
+        kept = ((name, _plain(value)) for name, value in zip(names, cells, strict=True))
+        yield replace(row, kept=tuple(kept))
+
+
+def _plain(value: Any) -> Any:
+    """A cell as a value of JSON; numbers that are not finite are missing values."""
+    value = id_value(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _require_ids(task: Task, source: Any, name: str) -> None:

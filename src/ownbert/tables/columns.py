@@ -277,6 +277,25 @@ def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None)
     return () if usual is None else (usual,)
 
 
+def kept_columns(path: Source, keep: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a table that are copied to the output.
+
+    Args:
+        path: a table; see ``ownbert.tables.tables``.
+        keep: names, also several separated by commas; "all" means all columns.
+
+    Raises:
+        InputError: a column is missing.
+    """
+    names = columns(path)
+    wanted: list[str] = []
+    for given in keep:
+        several = [given] if given in names else [part.strip() for part in given.split(",")]
+        wanted += names if several == ["all"] and "all" not in names else several
+    found = (require_column(names, name, source=path, option="--keep") for name in wanted)
+    return tuple(dict.fromkeys(found))
+
+
 def usual_names(specs: Sequence[ColumnSpec], given: ColumnNames) -> frozenset[str]:
     """Lower-case names of text columns: those named by the user, and the usual ones."""
     texts = [spec for spec in specs if spec.role in ("text", "second")]

@@ -21,6 +21,7 @@ class Row:
         weight: weight of the loss in training, 1 on average.
         id: id of the row in the file, None without an id column.
         features: tags of the words, for each column of word features.
+        kept: names and values of input columns that are copied to the output.
     """
 
     line: int
@@ -29,6 +30,7 @@ class Row:
     weight: float = field(default=1.0, kw_only=True)
     id: Any = field(default=None, kw_only=True)
     features: Cells = field(default=(), kw_only=True)
+    kept: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
 
     def place(self, source: Source) -> str:
         """The location of the row in a file, for messages."""
@@ -45,6 +47,7 @@ class OutputOptions:
         probabilities: whether to include the probabilities of all labels.
         unknown: share of in-scope texts that may be rejected; None: reject none.
         coverage: share of rows whose label set contains the right label; None: no label sets.
+        keep: input columns that are copied to the rows; ("all",): all columns.
     """
 
     top: int | None = None
@@ -52,11 +55,13 @@ class OutputOptions:
     probabilities: bool = False
     unknown: float | None = None
     coverage: float | None = None
+    keep: tuple[str, ...] = ()
 
     @property
     def given(self) -> frozenset[str]:
-        """The names of the options that are set."""
-        return frozenset(k for k, v in vars(self).items() if v != getattr(PLAIN_OUTPUT, k))
+        """The names of the options that are set and that a task may lack."""
+        values = {name: value for name, value in vars(self).items() if name != "keep"}
+        return frozenset(k for k, v in values.items() if v != getattr(PLAIN_OUTPUT, k))
 
     @property
     def abstains(self) -> bool:

@@ -46,6 +46,13 @@ class PredictSettings:
         check=between(0, 1, "[]"),
     )
     probabilities: bool = setting(False, "Include the probabilities of all labels.")
+    keep: str | None = setting(
+        None,
+        "Input columns copied to the output, separated by commas, such as id,date; all: all "
+        "columns.",
+        metavar="COLUMNS",
+        shown="none",
+    )
 
 
 @settings_command
@@ -82,6 +89,8 @@ def predict(
     of standard input are texts, or JSON objects such as {"text": ..., "text_pair": ...}.
 
     Example: ownbert predict runs/clf new.csv -o predictions.jsonl
+
+    Example: ownbert predict runs/clf new.csv --keep id,date -o predictions.parquet
 
     Example: ownbert predict runs/clf "I want my money back" --top 3
 
@@ -161,7 +170,7 @@ def _print_predictions(
     from ownbert.inference.pipeline import output_options
     from ownbert.inference.predict import RowPredictions
 
-    options = ("top_k", "threshold", "probabilities", "unknown", "coverage")
+    options = ("top_k", "threshold", "probabilities", "unknown", "coverage", "keep")
     say = given["say"]
     compute = Compute(*(given[n] for n in ("device", "precision", "engine", "network")))
     opened = open_folder(folder, compute, columns=columns)

@@ -33,7 +33,7 @@ Record = tuple[Any, str]
 # Writes a block of records and their vectors.
 Write = Callable[[list[Record], np.ndarray], None]
 
-_VECTOR = "embedding"
+VECTOR = "embedding"
 # Options of ``Embedder.encode`` that change vectors by rounding only.
 _NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
 # Options that change float vectors; all others produce outputs that these files cannot hold.
@@ -290,7 +290,7 @@ def _rows(
     for (id, text), vector in zip(records, vectors, strict=True):
         id_cell = {} if id_column is None else {id_column: id}
         # Nine digits represent a float32 exactly.
-        yield {**id_cell, "text": text, _VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
+        yield {**id_cell, "text": text, VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
 
 
 @contextmanager
@@ -337,7 +337,7 @@ def arrow_table(
 
     ids, texts = [id for id, _ in records], [text for _, text in records]
     flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
+    cells = {"text": pa.array(texts, pa.string()), VECTOR: flat}
     if id_column is not None:
         try:
             cells = {id_column: pa.array(ids, kind), **cells}
@@ -392,10 +392,10 @@ def parquet_layout(path: Path) -> tuple[str | None, int]:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise InputError("it is not a readable parquet file") from error
-    ids = [name for name in schema.names if name not in ("text", _VECTOR)]
-    if sorted(schema.names) != sorted([*ids[:1], "text", _VECTOR]):
+    ids = [name for name in schema.names if name not in ("text", VECTOR)]
+    if sorted(schema.names) != sorted([*ids[:1], "text", VECTOR]):
         raise InputError(f"its columns are {in_short(schema.names)}, not those of embed")
-    text, vectors = (schema.field(name).type for name in ("text", _VECTOR))
+    text, vectors = (schema.field(name).type for name in ("text", VECTOR))
     fixed = pa.types.is_fixed_size_list(vectors) and vectors.value_type == pa.float32()
     if text != pa.string() or not fixed:
         raise InputError(f"its texts are of type {text} and its vectors {in_short(str(vectors))}")
@@ -415,7 +415,7 @@ def parquet_rows(
         for batch in file.iter_batches(batch_size=rows):
             texts = batch.column("text").to_pylist()
             ids = [None] * len(texts) if id_column is None else batch.column(id_column).to_pylist()
-            column = batch.column(_VECTOR)
+            column = batch.column(VECTOR)
             if column.null_count:
                 raise InputError(f"{path}: a vector is missing")
             vectors = column.flatten().to_numpy(zero_copy_only=False)
@@ -440,5 +440,5 @@ def _refuse_output(path: Path, id_column: str | None) -> None:
 
 
 def _refuse_name(id_column: str | None) -> None:
-    if id_column in ("text", _VECTOR):
+    if id_column in ("text", VECTOR):
         raise InputError(f"the id column {id_column!r} has the same name as a column of the output")

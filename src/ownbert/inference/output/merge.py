@@ -19,12 +19,13 @@ from ownbert.files.writing import atomic_path, refuse_unwritable
 from ownbert.inference.compute import Progress
 from ownbert.inference.embedding.embedder import in_blocks
 from ownbert.inference.embedding.vector_files import (
+    VECTOR,
     Record,
     parquet_layout,
     parquet_rows,
     write_blocks,
 )
-from ownbert.inference.output.prediction_writer import SEPARATORS, joined
+from ownbert.inference.output.prediction_writer import SEPARATORS, joined, write_parquet
 from ownbert.inference.output.shards import Shard, manifest_path, read_manifest, split_ending
 from ownbert.tables.delimited import LONGEST_FIELD
 from ownbert.tables.memory import parse_object
@@ -343,6 +344,8 @@ def _size_mismatch(size: int, first: int) -> str:
 
 
 def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    if not any(VECTOR in _column_names(part) for part in parts):
+        return _join_predictions(parts, target, progress)
     layouts = []
     for part in parts:
         try:
@@ -362,6 +365,37 @@ def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: P
         for block in in_blocks(rows, size=lambda row: len(row[0][1]))
     )
     return write_blocks(target, ending, blocks, size, id_column, progress)
+
+
+def _join_predictions(parts: Sequence[_Part], target: Path, progress: Progress) -> int:
+    def blocks() -> Iterator[list[Any]]:
+        rows = in_turn([part.counted(_table_rows(part)) for part in parts])
+        count = 0
+        while block := list(islice(rows, _ROWS)):
+            yield block
+            progress(count := count + len(block))
+
+    return write_parquet(target, blocks, target)
+
+
+def _column_names(part: _Part) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_schema(part.path).names
+    except (pa.ArrowException, OSError) as error:
+        raise part.mismatch(f"it is not a readable parquet file ({_reason(error)})") from error
+
+
+def _table_rows(part: _Part) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file; keys that a row does not have are missing, not null, where a
+    column has only nulls."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(part.path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            yield from batch.to_pylist()
 
 
 def _vectors(part: _Part, id_column: str | None) -> Iterator[tuple[Record, np.ndarray]]:

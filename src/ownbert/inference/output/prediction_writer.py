@@ -1,15 +1,18 @@
-"""Resumable files of predictions with one row per input row: JSON lines or a table."""
+"""Resumable files of predictions with one row per input row: JSON lines, or a table in csv, tsv or
+parquet."""
 
 import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import ResumableFile
+from ownbert.files.writing import atomic_path
 from ownbert.tables.delimited import quoted
 from ownbert.tables.tables import ending_of
 
@@ -17,6 +20,9 @@ from ownbert.tables.tables import ending_of
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINE_BREAK = re.compile(r"[\r\n]")
 _LINES = (".jsonl", ".json", ".ndjson")
+PARQUET = ".parquet"
+# Rows in memory when a parquet file is written.
+_ROWS = 8192
 
 
 def require_rows_name(path: str | Path) -> str:
@@ -26,8 +32,11 @@ def require_rows_name(path: str | Path) -> str:
         InputError: it is not one of those that ``PredictionWriter`` writes.
     """
     ending = ending_of(path)
-    if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
-        known = ", ".join([*_LINES, *SEPARATORS])
+    packed = Path(path).name.lower().endswith(".gz")
+    if ending == PARQUET and packed:
+        raise InputError(f"{str(path)!r}: parquet files are compressed inside; omit .gz")
+    if ending not in (*SEPARATORS, *_LINES, PARQUET) and not Path(path).is_dir():
+        known = ", ".join([*_LINES, *SEPARATORS, PARQUET])
         raise InputError(
             f"cannot tell the file type of {str(path)!r}; its name must end with one of {known}, "
             "also followed by .gz"
@@ -38,11 +47,13 @@ def require_rows_name(path: str | Path) -> str:
 class PredictionWriter(ResumableFile):
     """Writes rows to a file in the format of its extension.
 
-    A table has one column per key of the first row; nested mappings become columns ``key.inner``,
-    and lists are written as JSON.
+    A csv or tsv table has one column per key of the first row; nested mappings become columns
+    ``key.inner``, and lists are written as JSON. A parquet file has a column for each key of any
+    row; it is JSON lines until it is complete, so it can be resumed as well.
 
     Args:
-        path: file name ending with .csv, .tsv or .jsonl, optionally followed by .gz.
+        path: file name ending with .csv, .tsv, .parquet or .jsonl, the others than .parquet
+            optionally followed by .gz.
         made_for: identity of the predictions, which must match to ``resume``; None: keep nothing
             of an interrupted run.
         resume: continue an interrupted file.
@@ -87,6 +98,24 @@ class PredictionWriter(ResumableFile):
         """
         super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
 
+    def finish(self) -> None:
+        if ending_of(self.path) != PARQUET:
+            super().finish()
+            return
+        self.file.flush()
+
+        def blocks() -> Iterator[list[Any]]:
+            with self.part.open(encoding="utf-8") as lines:
+                rows = map(json.loads, lines)
+                while block := list(islice(rows, _ROWS)):
+                    yield block
+
+        with atomic_path(self.path) as temporary:
+            write_parquet(temporary, blocks, self.path)
+        self.part.unlink()
+        self.metadata.unlink()
+        self.file.close()
+
     def _line(self, row: Mapping[str, Any], number: int) -> str:
         if self.separator is None:
             return json.dumps(row, ensure_ascii=False) + "\n"
@@ -100,6 +129,58 @@ class PredictionWriter(ResumableFile):
                 "the first prediction; write to a .jsonl file"
             )
         return header + joined([cells.get(name, "") for name in self.columns], self.separator)
+
+
+def write_parquet(target: Path, blocks: Callable[[], Iterator[list[Any]]], name: Any) -> int:
+    """Write rows to a parquet file.
+
+    Args:
+        target: path of the file.
+        blocks: returns an iterator of blocks of rows; it is called twice, first for the types.
+        name: name of the file in messages.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: the values of a column have different types.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema, count = pa.schema([]), 0
+    for block in blocks():
+        try:
+            schemas = [schema, arrow_table(block, name).schema]
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
+        except pa.ArrowException as error:
+            raise _mixed(name, error) from None
+    with pq.ParquetWriter(target, schema) as file:
+        for block in blocks():
+            file.write_table(arrow_table(block, name, schema))
+            count += len(block)
+    return count
+
+
+def arrow_table(rows: Sequence[Mapping[str, Any]], name: Any, schema: Any = None) -> Any:
+    """Rows as a pyarrow.Table; without ``schema`` with all their keys as columns.
+
+    Raises:
+        InputError: the values of a column have different types.
+    """
+    import pyarrow as pa
+
+    try:
+        if schema is not None:
+            return pa.Table.from_pylist(rows, schema)
+        names = dict.fromkeys(key for row in rows for key in row)
+        return pa.table({key: pa.array([row.get(key) for row in rows]) for key in names})
+    except (pa.ArrowException, OverflowError) as error:
+        raise _mixed(name, error) from None
+
+
+def _mixed(name: Any, error: Exception) -> InputError:
+    return InputError(f"{name}: the values of a column have different types ({error})")
 
 
 def joined(cells: Sequence[str], separator: str) -> str:
