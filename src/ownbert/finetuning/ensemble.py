@@ -152,8 +152,9 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
     clusters = clusters_of([task.fold_keys(row) for row in rows])
     folds = fold_of(rows, count, seed=run.given.seed, clusters=clusters)
     if len(set(folds)) < count:
+        shared = "a text" if run.splits.split.group is None else "a text or a group"
         raise InputError(
-            f"run.folds is {count}, but rows that share a text stay together, and the "
+            f"run.folds is {count}, but rows that share {shared} stay together, and the "
             f"{len(rows):,} training rows form only {len(set(folds))} such groups"
         )
     # Members are evaluated on their held-out rows.

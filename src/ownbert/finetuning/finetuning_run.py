@@ -458,6 +458,7 @@ class FinetuningRun(TrainingRun):
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
             *task.notes(),
+            *splits.notes,
             *self._describe_weights(),
             *self._describe_features(),
             *splits.truncation_warnings(),

@@ -17,7 +17,9 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.forward.batched_forward import forward_rows
 from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.related_rows import SplitColumns, group_warnings, split_by_time
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
@@ -122,6 +124,8 @@ class LabelledSplits:
     ) -> None:
         self.task, self.recipe = task, recipe
         files = (recipe.data.train or "", recipe.data.dev or "")
+        self.split = SplitColumns(recipe.data.group, recipe.data.time_column)
+        self.notes: list[str] = []
         self.train_rows, self.dev_rows = rows or self._read(sources)
         # For messages: a table in memory has a name too, arrays have none.
         source, dev = (
@@ -175,10 +179,56 @@ class LabelledSplits:
         if isinstance(train, str) and not train:
             raise InputError("--train is needed: the labelled training rows")
         self.tables = (train, dev)
-        rows = draw_rows(self.task.read(train), self.recipe)
-        if dev is None:
-            return self.task.hold_out(rows, train, self.recipe.seed)
-        return rows, self.task.read(dev)
+        self._check_split(train, dev)
+        rows = self.split.with_groups(self.task.read(train), train)
+        times = self.split.times(rows, train)
+        if times is not None:
+            keys = [self.task.fold_keys(row) for row in rows]
+            earlier, latest = split_by_time(times, keys, train)
+            self._note_left_out(len(rows) - len(earlier) - len(latest))
+            drawn = draw_rows([rows[i] for i in earlier], self.recipe)
+            return drawn, [rows[i] for i in latest]
+        if dev is not None:
+            dev_rows = self.split.with_groups(self.task.read(dev), dev)
+            known = {row.group for row in dev_rows} - {None}
+            others = [row for row in rows if row.group not in known]
+            if len(others) < 2:
+                raise InputError(
+                    f"nearly all rows of {train} belong to groups of {dev}; give other dev rows"
+                )
+            self._note_left_out(len(rows) - len(others))
+            return draw_rows(others, self.recipe), dev_rows
+        rows, held_out = self.task.hold_out(draw_rows(rows, self.recipe), train, self.recipe.seed)
+        if self.split.group is not None and held_out is None and not self.recipe.run.folds:
+            raise InputError(
+                "data.group has no effect without held-out rows; give data.dev, run.folds or "
+                "data.time_column"
+            )
+        return rows, held_out
+
+    def _check_split(self, train: Any, dev: Any) -> None:
+        """Check the columns of groups and times, and warn if one of groups was not named."""
+        split, task = self.split, self.task
+        if not task.column_specs and split != SplitColumns():
+            raise InputError(f"data.group and data.time_column do not apply to {task.name}")
+        if dev is not None and split.time is not None:
+            raise InputError(
+                "data.time_column and data.dev both choose the dev rows; omit one of them"
+            )
+        split.named(train)
+        if isinstance(task, SentenceTask):
+            split.refuse_labels(train, task.find_columns(train)[1])
+            held_out = dev is not None or self.recipe.run.folds or split.time is not None
+            if held_out and split.group is None:
+                unused = task.unused_columns(train)
+                self.notes += group_warnings(train, unused, dev)
+
+    def _note_left_out(self, count: int) -> None:
+        if count:
+            shared = "a group" if self.split.time is None else "a text or a group"
+            self.notes.append(
+                f"{count:,} training rows share {shared} with a dev row: they are not trained on"
+            )
 
     @property
     def rows(self) -> Rows:

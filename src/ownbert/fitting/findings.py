@@ -103,6 +103,7 @@ def make_report(
         places=[place_within(rows.file, rows.rows[i].line) for i in held_out],
         test_rows=len(test),
         learnt_from_test=given.learnt_from_test,
+        known_groups_in_test=given.known_groups_in_test,
         data={
             "labelled texts": len(rows.learnt),
             "texts without labels": len(given.read),

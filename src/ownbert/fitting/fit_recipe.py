@@ -46,6 +46,20 @@ class FitRecipe(CheckedSettings):
     label_column: str | None = setting(
         None, "Column with the labels or numbers.", DATA, shown="detected by name"
     )
+    group: str | None = setting(
+        None,
+        "Column that names the group of a row, such as its customer or patient: models are "
+        "compared on groups that they were not trained on.",
+        DATA,
+        shown="none",
+    )
+    time_column: str | None = setting(
+        None,
+        "Column with times (ISO dates or numbers): models are trained on earlier rows and "
+        "compared on the latest ones.",
+        DATA,
+        shown="none",
+    )
     label_separator: str | None = same_setting(
         TaskSettings, "separator", shown="the first of | ; , found in the rows"
     )

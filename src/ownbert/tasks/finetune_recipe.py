@@ -258,6 +258,20 @@ class FinetuneData(CheckedSettings, name="data"):
     second_column: str | None = setting(None, panel=DATA)
     label_column: str | None = setting(None, panel=DATA)
     feature_columns: str | None = setting(None, panel=DATA)
+    group: str | None = setting(
+        None,
+        "Column that names the group of a row, such as its customer or patient. Rows of a group "
+        "stay together in --folds, and training rows of a group in --dev are left out.",
+        DATA,
+        shown="none",
+    )
+    time_column: str | None = setting(
+        None,
+        "Column with times (ISO dates or numbers): the latest rows become the dev rows, and the "
+        "model is trained on earlier ones.",
+        DATA,
+        shown="none",
+    )
     encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
     labels_per_class: int | None = setting(
         None,
@@ -524,6 +538,11 @@ class FinetuneRecipe(CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.run.folds and self.data.time_column:
+            raise InputError(
+                "run.folds and data.time_column are both set, and each chooses the rows to "
+                "evaluate on; omit one of them"
+            )
         if self.run.folds and self.run.seeds:
             raise InputError("run.folds and run.seeds are both set; use one of them")
         if self.search.requested and (self.run.folds or self.run.seeds):

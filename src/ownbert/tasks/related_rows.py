@@ -1,13 +1,22 @@
-"""Which rows belong together, because they share a text or a group. N: rows."""
+"""Rows that belong together, because they share a text or a group, and later rows. N: rows."""
 
 import hashlib
+import math
 import re
 import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timezone
 from functools import cache
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
+from ownbert.exceptions import InputError, in_short, option_with
+from ownbert.tables.key_columns import key_columns
+from ownbert.tables.missing_values import is_missing
+from ownbert.tables.tables import Source, as_text, columns, place, read_values, require_column
 from ownbert.tasks.rows import Row
 from ownbert.views.tokens import marks
 
@@ -15,6 +24,15 @@ from ownbert.views.tokens import marks
 _LONGEST = 64
 # Categories of characters that separate words: punctuation, symbols, spaces, controls.
 _SEPARATORS = ("P", "S", "Z", "Cc", "Cf")
+GROUP, TIME = "--group", "--time-column"
+# Number of rows from which one hold-out is enough; with fewer, ``fit`` cross-validates.
+MANY_ROWS = 1500
+# Bounds of the number of folds, and rows of a fold between them.
+_FEWEST_FOLDS, _MOST_FOLDS, _ROWS_OF_A_FOLD = 5, 20, 1000
+_SHOWN = 3  # columns in a message
+_FRACTION = re.compile(r"(?<=\d)[.,](\d+)")
+_YEAR_FIRST = re.compile(r"(\d{4})[/.](\d{1,2})[/.](\d{1,2})(?!\d)")
+_MONTH = re.compile(r"\d{4}-\d{1,2}")
 
 
 class _Words(dict[int, int]):
@@ -86,3 +104,199 @@ def clusters_of(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
     _, components = connected_components(graph, directed=False)
     _, starts, clusters = np.unique(components, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(starts))[clusters.reshape(-1)]
+
+
+def fold_count(rows: int) -> int:
+    """The number of folds, one of which is held out: a fifth of the rows, or about a thousand."""
+    return min(_MOST_FOLDS, max(_FEWEST_FOLDS, rows // _ROWS_OF_A_FOLD))
+
+
+@dataclass(frozen=True)
+class SplitColumns:
+    """The columns named by the user; None: there is none.
+
+    Args:
+        group: column of groups, such as customers; the rows of a group stay together.
+        time: column of times; earlier rows are trained on, and later ones are held out.
+    """
+
+    group: str | None = None
+    time: str | None = None
+
+    def named(self, source: Source) -> dict[str, str]:
+        """The columns by option, as the table writes them.
+
+        Raises:
+            InputError: the table has no such column.
+        """
+        given = {GROUP: self.group, TIME: self.time}
+        given = {option: name for option, name in given.items() if name is not None}
+        if not given:
+            return {}
+        names = columns(source)
+        return {
+            option: require_column(names, name, source=source, option=option)
+            for option, name in given.items()
+        }
+
+    def refuse_labels(self, source: Source, labels: Sequence[str]) -> None:
+        """Raise ``InputError`` if the table has no such column, or it is one of the labels."""
+        for option, name in self.named(source).items():
+            if name in labels:
+                raise InputError(f"{source}: {option} is {name!r}, the column of the labels")
+
+    def with_groups(self, rows: Sequence[Row], source: Source) -> list[Row]:
+        """The rows with their groups; a row without a value belongs to no group.
+
+        Raises:
+            InputError: the table has no such column, or a value is not a name or a number.
+        """
+        if self.group is None:
+            return list(rows)
+        name = self.named(source)[GROUP]
+        values = read_values(source, [name])
+        groups = {line: _group(value, name, place(source, line)) for line, (value,) in values}
+        return [replace(row, group=groups.get(row.line)) for row in rows]
+
+    def times(self, rows: Sequence[Row], source: Source) -> np.ndarray | None:
+        """The times (N) of the rows as numbers, or None if no column was named.
+
+        Raises:
+            InputError: the table has no such column, or a value is not a time.
+        """
+        if self.time is None:
+            return None
+        name, wanted = self.named(source)[TIME], {row.line for row in rows}
+        values = read_values(source, [name])
+        kinds: set[str] = set()
+        times: dict[int, float] = {}
+        for line, (value,) in values:
+            if line in wanted:
+                where = place(source, line)
+                times[line], kind = _time(value, name, where)
+                kinds.add(kind)
+                if len(kinds) > 1:
+                    raise InputError(
+                        f"{where}: column {name!r} has {in_short(value)}, {kind}; earlier rows "
+                        f"have {(kinds - {kind}).pop()}; write all times in the same way"
+                    )
+        return np.asarray([times[row.line] for row in rows])
+
+
+def group_warnings(
+    source: Source, unused: Sequence[str], dev: Source | None = None
+) -> Iterator[str]:
+    """A warning if columns that are not used seem to name groups with several rows.
+
+    Args:
+        source: file of the training rows.
+        unused: its columns without a role.
+        dev: file of the dev rows; columns without common values are ignored. None: the dev rows are
+            held out from the training rows.
+    """
+    found = key_columns(source, unused)
+    if dev is not None:
+        found = [name for name in found if name in columns(dev) and _have_common(name, source, dev)]
+    if found:
+        shown = ", ".join(map(repr, found[:_SHOWN]))
+        yield (
+            f"warning: several rows have the same {shown}: if these rows are alike, scores are too "
+            f"optimistic for new ones; keep them together with {option_with(GROUP, found[:1])}"
+        )
+
+
+def _have_common(name: str, *sources: Source) -> bool:
+    known, others = (
+        {_group(value, name, "") for _, (value,) in read_values(source, [name])} - {None}
+        for source in sources
+    )
+    return not known.isdisjoint(others)
+
+
+def split_by_time(
+    times: np.ndarray, keys: Sequence[Sequence[Hashable]], source: Source
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out the latest rows; rows of equal times stay together.
+
+    Args:
+        times: (N) times as numbers.
+        keys: keys of each row; earlier rows that share one with a later row are not trained on.
+        source: file of the rows, for messages.
+
+    Returns:
+        Indices of the earlier rows to train on, and of the later ones, both ascending.
+
+    Raises:
+        InputError: no row can be held out or trained on.
+    """
+    distinct, counts = np.unique(times, return_counts=True)
+    if len(distinct) < 2:
+        raise InputError(
+            f"{source}: all rows have the same time, so no later ones can be held out; omit "
+            f"{TIME}, or name another column"
+        )
+    later = np.cumsum(counts[::-1])[::-1][1:]  # rows from each distinct time on, after the first
+    wanted = len(times) / fold_count(len(times))
+    start = distinct[1:][int(np.argmin(np.abs(later - wanted)))]
+    held_out = np.flatnonzero(times >= start)
+    known = {key for i in held_out.tolist() for key in keys[i]}
+    earlier = [i for i in np.flatnonzero(times < start).tolist() if known.isdisjoint(keys[i])]
+    if len(earlier) < 2:
+        raise InputError(
+            f"{source}: nearly all earlier rows share a text or a group with one of the "
+            f"{len(held_out):,} latest rows, so there is nothing to train on; give other rows "
+            "with --dev"
+        )
+    return np.asarray(earlier), held_out
+
+
+def _group(value: Any, name: str, where: str) -> str | None:
+    """A group as text: equal for 7, 7.0 and "7", as tables write missing and whole numbers."""
+    if is_missing(value):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return unicodedata.normalize("NFC", as_text(value, name, where).strip())
+
+
+def _time(value: Any, name: str, where: str) -> tuple[float, str]:
+    """A time as a number, and whether it was a date or a number."""
+    if is_missing(value):
+        raise InputError(f"{where}: column {name!r} is empty; each row needs a time")
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if isinstance(value, Real) and not isinstance(value, bool):
+        text = str(value)
+    elif isinstance(value, date):  # or a datetime, of pandas too
+        text = value.isoformat()
+    else:
+        text = str(value).strip()
+    try:
+        number = float(text)
+    except (ValueError, OverflowError):
+        number = None
+    if number is not None and math.isfinite(number):
+        return number, "a plain number"
+    try:
+        return _timestamp(text), "a date"
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{where}: column {name!r} has {in_short(value)}, which is not a time; write times as "
+            "2024-05-31, 2024-05-31T12:00:00, or as numbers"
+        ) from None
+
+
+def _timestamp(text: str) -> float:
+    """An ISO date or time as seconds; times without a zone are UTC."""
+    text = _YEAR_FIRST.sub(lambda m: f"{m[1]}-{int(m[2]):02}-{int(m[3]):02}", text, count=1)
+    if _MONTH.fullmatch(text):
+        year, month = text.split("-")
+        text = f"{year}-{int(month):02}-01"
+    if text[-1:] in "Zz" and text:
+        text = f"{text[:-1]}+00:00"
+    # Python 3.10 reads three or six digits of a second only.
+    text = _FRACTION.sub(lambda m: f".{m[1][:6]:0<6}", text, count=1)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return moment.timestamp()

@@ -22,6 +22,7 @@ class Row:
         id: id of the row in the file, None without an id column.
         features: tags of the words, for each column of word features.
         kept: names and values of input columns that are copied to the output.
+        group: group of the row, such as a customer; None: it belongs to no group.
     """
 
     line: int
@@ -31,6 +32,7 @@ class Row:
     id: Any = field(default=None, kw_only=True)
     features: Cells = field(default=(), kw_only=True)
     kept: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
+    group: str | None = field(default=None, kw_only=True)
 
     def place(self, source: Source) -> str:
         """The location of the row in a file, for messages."""

@@ -2,7 +2,7 @@
 
 import csv
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,13 +125,17 @@ class SentenceTask(Task):
             raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
-    def describe_columns(self, path: Source) -> str:
-        texts, labels, features = self.find_columns(path)
-        used = {*texts, *labels, *features}
+    def unused_columns(self, path: Source) -> list[str]:
+        """The columns of a table that are neither texts, labels nor word features."""
+        used = {name for names in self.find_columns(path) for name in names}
+        return [name for name in columns(path) if name not in used]
+
+    def describe_columns(self, path: Source, others: Collection[str] = ()) -> str:
+        texts, labels, _ = self.find_columns(path)
         inputs, targets = " and ".join(map(repr, texts)), ", ".join(map(repr, labels))
         description = f"{inputs} as input, {targets} as target"
-        others = [name for name in columns(path) if name not in used]
-        return f"{description} (not used: {shown_columns(others)})" if others else description
+        unused = [name for name in self.unused_columns(path) if name not in others]
+        return f"{description} (not used: {shown_columns(unused)})" if unused else description
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)

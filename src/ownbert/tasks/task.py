@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -462,8 +462,13 @@ class Task(ABC):
         """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"
 
-    def describe_columns(self, path: Source) -> str:
-        """The columns read from a file; empty if rows are not texts with labels in a table."""
+    def describe_columns(self, path: Source, others: Collection[str] = ()) -> str:
+        """The columns read from a file; empty if rows are not texts with labels in a table.
+
+        Args:
+            path: the file.
+            others: columns that are used for something else.
+        """
         return ""
 
     def readable_target(self, row: Row) -> str:
@@ -477,9 +482,11 @@ class Task(ABC):
     # Row properties for other steps of fine-tuning.
 
     def fold_keys(self, row: Row) -> Sequence[Hashable]:
-        """Keys of a row; rows that share one must be in the same fold, so that answers cannot be
-        memorised. Empty texts, such as missing second ones, do not connect rows."""
-        return [key for key in map(text_key, row.texts) if key]
+        """Keys of a row, for its texts and its group; rows that share one must be in the same fold,
+        so that answers cannot be memorised. Empty texts, such as missing second ones, do not
+        connect rows."""
+        keys: list[Hashable] = [key for key in map(text_key, row.texts) if key]
+        return keys if row.group is None else [*keys, ("group", row.group)]
 
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         """The texts of a row for continued pretraining."""

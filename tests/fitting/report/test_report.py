@@ -213,6 +213,39 @@ def test_test_rows_that_were_learnt_from_are_said_at_once():
     assert "not used for selection, it is 1.000" in headline(clean)[2]
 
 
+def test_a_test_score_far_below_is_the_first_advice():
+    """The report had good news only: well calibrated, more labels would hardly improve the score."""
+    best = replace(NETWORK, score=0.996, spread=0.003, test_score=0.572)
+    calibrated = replace(made_report().calibration, error=0.01, by_chance=0.02)
+    given = {"leaderboard": (LINEAR, best), "test_rows": 300, "held_out": 600}
+    report = small(**given, calibration=calibrated, settings={"minutes": 1})
+    first, *others = give_advice(report)
+    assert first.kind == "do"
+    assert "Expect the score of the test set" in first.sentence
+    assert "(use --group), changes over time (use --time-column), or test" in first.sentence
+    assert first.figure == "macro_f1 0.996; test set 0.572"
+    (calibration,) = (one for one in others if "well calibrated" in one.sentence)
+    assert calibration.kind == "note"
+    assert calibration.sentence.endswith("held-out rows only, not to the test set.")
+    used = {"group": "customer", "time_column": "day"}
+    sentence = give_advice(replace(report, settings=used))[0].sentence
+    assert sentence.endswith("Likely reasons: test rows of another kind.")
+    # A difference that may be due to chance, and none.
+    few = replace(report, test_rows=3, leaderboard=(LINEAR, replace(best, test_score=0.667)))
+    better = replace(report, leaderboard=(LINEAR, replace(best, test_score=0.995)))
+    for one in (few, better):
+        assert kinds(one)["Probabilities are"] == "fine"
+    worse = replace(best, score=0.2, spread=0.01, test_score=0.9)
+    report = small(**given | {"leaderboard": (worse,)}, metric="log_loss", lower=True)
+    assert "Expect the" in kinds(report)
+
+
+def test_test_rows_of_known_groups_are_said_at_once():
+    tested = replace(NETWORK, test_score=1.0)
+    report = small(leaderboard=(LINEAR, tested), test_rows=20, known_groups_in_test=7)
+    assert "7 of the 20 test rows belong to groups of the training data, so" in headline(report)[2]
+
+
 def test_advice_follows_the_numbers(report: Report):
     found = kinds(report)
     assert found["Label more"] == found["The model"] == "do"

@@ -79,7 +79,7 @@ def test_copies_with_other_spaces_case_or_punctuation_are_on_one_side(count: int
         assert not {*rows.clusters[learn]} & {*rows.clusters[held]}
     dev = table_of({"text": ["REFUND of order 0...", "another text"], "label": ["a", "b"]})
     rows = read_labelled(find_task(data, ColumnNames()), data, dev, seed=0)
-    assert rows.shared_with_dev == 4
+    assert rows.left_out == 4
     assert rows.clusters[[0, 3, count, count + 1]].tolist() == [0, 0, 0, count // 4]
 
 
@@ -151,7 +151,7 @@ def test_missing_second_texts_do_not_connect_rows():
     rows = read_labelled(task, train, None, seed=0)
     assert [len(held_out) for _, held_out in rows.folds] == [8] * 5
     rows = read_labelled(task, train, dev, seed=0)
-    assert (len(rows.learnt), rows.shared_with_dev) == (40, 0)
+    assert (len(rows.learnt), rows.left_out) == (40, 0)
 
 
 @pytest.mark.parametrize(

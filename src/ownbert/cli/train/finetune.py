@@ -24,7 +24,7 @@ app = typer.Typer(
 _FIRST = ("model.folder", "train", "dev")
 _COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
-    "encoding",
+    *("group", "time_column", "encoding"),
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
     *("layer_gate", "attention_blur", "learning_rate", "layer_decay", "adversarial", "ema"),
     *("accumulate", "epochs", "patience", "measure", "max_steps", "max_minutes", "folds"),
@@ -34,8 +34,8 @@ _LAST = (
 # Settings that --help shows; --help-all shows all.
 _COMMON = frozenset(
     {
-        *(*_FIRST, *_COLUMNS, "max_length", "batch_size", "learning_rate", "epochs"),
-        *("max_minutes", "folds", "search.usual", "device", "seed"),
+        *(*_FIRST, *_COLUMNS, "group", "time_column", "max_length", "batch_size"),
+        *("learning_rate", "epochs", "max_minutes", "folds", "search.usual", "device", "seed"),
         *("labels_per_class", "separator", "threshold", "crf", "long", "class_weights"),
         *("image_size", "flip"),
     }

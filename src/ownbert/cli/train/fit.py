@@ -14,6 +14,7 @@ from ownbert.train.training_settings import DATA, RUN
 
 _SHOWN = (
     *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),
+    *("group", "time_column"),
     *("label_separator", "label_names", "encoding", "task"),
     *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )

@@ -1,5 +1,8 @@
 """Conclusions from the numbers, in plain language: the headline and the next steps."""
 
+import math
+from dataclasses import replace
+
 from ownbert.exceptions import percent
 from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report, shown_spread
 from ownbert.fitting.report.drift import DIFFERENT_KIND
@@ -102,7 +105,9 @@ def share_contradicted(report: Report) -> float:
 
 def give_advice(report: Report) -> tuple[Advice, ...]:
     """All advice that the numbers support, the most important first."""
+    worse = _worse_on_test(report)
     advice = [
+        *worse,
         *_no_network(report),
         *_linear_is_enough(report),
         *_more_rows(report),
@@ -113,7 +118,52 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
         *_calibration(report),
         *_drift(report),
     ]
+    if worse:  # the held-out rows are unlike new ones
+        advice = [_of_held_out_rows(one) if one.kind == "fine" else one for one in advice]
     return tuple(sorted(advice, key=lambda one: _ORDER[one.kind]))
+
+
+def test_score_is_far_below(report: Report) -> bool:
+    """Whether the selected model is worse on the test set than on the held-out rows by more than
+    twice the standard error of the difference."""
+    best, rows = report.winner, report.test_rows
+    if best.test_score is None or not rows:
+        return False
+    lost = best.test_score - best.score if report.lower else best.score - best.test_score
+    # Perfect scores have no spread; that of a share of the test rows is a lower bound.
+    spread = best.spread or 0.0
+    of_test = spread * math.sqrt((report.held_out or rows) / rows)
+    if not report.lower and 0 <= best.test_score <= 1:
+        of_test = max(of_test, math.sqrt(best.test_score * (1 - best.test_score) / rows))
+    least = FAR_BELOW * (abs(best.score) if report.lower else 1.0)
+    return lost > max(least, 2 * math.hypot(spread, of_test))
+
+
+def _worse_on_test(report: Report) -> list[Advice]:
+    best = report.winner
+    if best.test_score is None or not test_score_is_far_below(report):
+        return []
+    # The options that were not used.
+    reasons = {
+        (True, True): "several rows of one person or group (use --group), changes over time (use "
+        "--time-column), or test rows of another kind",
+        (True, False): "several rows of one person or group (use --group), or test rows of another "
+        "kind",
+        (False, True): "changes over time (use --time-column), or test rows of another kind",
+        (False, False): "test rows of another kind",
+    }[not report.settings.get("group"), not report.settings.get("time_column")]
+    sentence = (
+        "Expect the score of the test set on new texts: the score of the held-out rows is much "
+        f"better. Likely reasons: {reasons}."
+    )
+    figure = f"{report.metric} {best.score:.3f}; test set {best.test_score:.3f}"
+    return [Advice("do", sentence, figure)]
+
+
+def _of_held_out_rows(advice: Advice) -> Advice:
+    """Good news that the test set contradicts."""
+    sentence = f"{advice.sentence} This applies to the held-out rows only, not to the test set."
+    return replace(advice, kind="note", sentence=sentence)
 
 
 def _against_baseline(report: Report) -> str:
@@ -160,6 +210,8 @@ def _trust(report: Report) -> str:
         )
         if report.learnt_from_test:
             parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
+        if report.known_groups_in_test:
+            parts.append(f"{known_test_groups(report.known_groups_in_test, report.test_rows)}.")
     elif (count := len(report.leaderboard)) > 1 and report.gain(best, report.ranked[0]) >= 0:
         parts.append(
             f"It was selected as the best of {count} on these rows, so expect slightly lower "
@@ -174,6 +226,14 @@ def known_test_rows(known: int, rows: int) -> str:
     sentence = f"The training data contains {known:,} of the {rows:,} test rows"
     few = known <= FEW_KNOWN * rows
     return sentence if few else f"{sentence}, so the test score says little about new texts"
+
+
+def known_test_groups(known: int, rows: int) -> str:
+    """A sentence on the number of test rows whose group was trained on, with a warning if there are
+    many."""
+    sentence = f"{known:,} of the {rows:,} test rows belong to groups of the training data"
+    few = known <= FEW_KNOWN * rows
+    return sentence if few else f"{sentence}, so the test score says little about new groups"
 
 
 def _no_network(report: Report) -> list[Advice]:

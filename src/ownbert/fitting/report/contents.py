@@ -119,6 +119,7 @@ class Report:
         drift: differences between labelled and unlabelled texts.
         test_rows: number of test rows.
         learnt_from_test: number of test rows whose texts are also in the training data.
+        known_groups_in_test: number of test rows whose group is also in the training data.
         data: facts on the data by name, shown as they are.
         settings: settings by name, shown as they are.
         advice: what to do next.
@@ -148,6 +149,7 @@ class Report:
     drift: Drift | None = None
     test_rows: int = 0
     learnt_from_test: int = 0
+    known_groups_in_test: int = 0
     data: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()

@@ -13,10 +13,17 @@ from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.missing_values import is_missing
 from ownbert.tables.tables import Source, columns, read_values
 from ownbert.tables.texts_or_files import are_names
+from ownbert.tasks.related_rows import SplitColumns
+
+_BY_TEXT = SplitColumns()
 
 
 def with_added(
-    train: Source, added: Any, named: ColumnNames, task: str | None
+    train: Source,
+    added: Any,
+    named: ColumnNames,
+    task: str | None,
+    split: SplitColumns = _BY_TEXT,
 ) -> tuple[MemoryTable, list[str]]:
     """Merge added rows into the training rows; an added row replaces a row with the same text.
 
@@ -26,6 +33,8 @@ def with_added(
             skipped.
         named: columns named by the user; added rows need not have them.
         task: name of the task if the user gave one.
+        split: columns of groups and times; added rows need not have them, and one that replaces a
+            row has its group and time.
 
     Returns:
         The merged rows, with the column names of ``train``, and notes for the user.
@@ -37,27 +46,37 @@ def with_added(
     if len(columns_by_role["label"]) != 1:
         raise InputError("--add is for labels in one column")
     names = _names(columns_by_role)
-    pair = "second" in columns_by_role
-    rows = [values for _, values in read_values(train, names)]
-    counts = Counter(map(_key, rows))
+    others = list(split.named(train).values())
+    pair, label = "second" in columns_by_role, len(names) - 1
+    rows = [values for _, values in read_values(train, [*names, *others])]
+
+    def key(values: Sequence[Any]) -> tuple[str, ...]:
+        """The texts of a row with normalised white space, so that equal texts have equal keys."""
+        return tuple(" ".join(str(value).split()) for value in values[:label])
+
+    counts = Counter(map(key, rows))
     notes: list[str] = []
     new: dict[Any, tuple[Any, ...]] = {}
     for source in _sources(added):
-        labelled = _labelled(source, named, task, names[-1], pair, notes)
-        repeated = len(labelled) - len({_key(row) for row in labelled} - new.keys())
+        labelled = _labelled(source, named, task, names[-1], pair, others, notes)
+        repeated = len(labelled) - len({key(row) for row in labelled} - new.keys())
         if repeated:
             notes.append(f"{source}: repeated texts: {repeated:,}; the last label counts")
-        new.update((_key(row), row) for row in labelled)
-    replaced = sum(counts[key] for key in new)
+        new.update((key(row), row) for row in labelled)
+    before = {key(row): row for row in rows}
+    for text in new.keys() & before.keys():
+        filled = (b if is_missing(a) else a for a, b in zip(new[text], before[text], strict=True))
+        new[text] = tuple(filled)
+    replaced = sum(counts[text] for text in new)
     if replaced:
-        before = {_key(row): row[-1] for row in rows}
-        other = sum(str(before[k]) != str(row[-1]) for k, row in new.items() if k in before)
+        known = new.keys() & before.keys()
+        other = sum(str(before[text][label]) != str(new[text][label]) for text in known)
         notes.append(
             f"rows of {train} replaced by added ones with the same text: {replaced:,}; with "
             f"another label: {other:,}"
         )
-    merged = [*(row for row in rows if _key(row) not in new), *new.values()]
-    name = f"{train} and added rows"
+    merged = [*(row for row in rows if key(row) not in new), *new.values()]
+    name, names = f"{train} and added rows", (*names, *others)
     return table_of([dict(zip(names, row, strict=True)) for row in merged], name=name), notes
 
 
@@ -69,9 +88,16 @@ def _sources(added: Any) -> list[Source]:
 
 
 def _labelled(
-    source: Source, named: ColumnNames, task: str | None, label: str, pair: bool, notes: list[str]
+    source: Source,
+    named: ColumnNames,
+    task: str | None,
+    label: str,
+    pair: bool,
+    others: Sequence[str],
+    notes: list[str],
 ) -> list[tuple[Any, ...]]:
-    """The texts and the label of each labelled row."""
+    """The texts and the label of each labelled row, and its values of other columns, None in files
+    without them."""
     present = columns(source)
     known_names = {role: name if name in present else None for role, name in vars(named).items()}
     columns_by_role = find_columns(
@@ -81,8 +107,13 @@ def _labelled(
     # A guess may be a label of something else.
     if names[-1].casefold() not in (label.casefold(), *LABEL_NAMES):
         raise InputError(f"{source} has no column {label!r} or 'label'; rename its label column")
-    rows = [values for _, values in read_values(source, names)]
-    labelled = [values for values in rows if not is_missing(values[-1])]
+    found = [name for name in others if name in present]
+    given = (
+        (values[: len(names)], dict(zip(found, values[len(names) :], strict=True)))
+        for _, values in read_values(source, [*names, *found])
+    )
+    rows = [(*values, *map(other.get, others)) for values, other in given]
+    labelled = [values for values in rows if not is_missing(values[len(names) - 1])]
     if not labelled:
         raise InputError(f"{source}: no row has a label yet; fill in the column {names[-1]!r}")
     empty = len(rows) - len(labelled)
@@ -94,8 +125,3 @@ def _labelled(
 
 def _names(found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for role in ("text", "second", "label") for name in found.get(role, ()))
-
-
-def _key(values: Sequence[Any]) -> tuple[str, ...]:
-    """The texts of a row with normalised white space, so that equal texts have equal keys."""
-    return tuple(" ".join(str(value).split()) for value in values[:-1])

@@ -18,7 +18,7 @@ from ownbert.fitting.comparison import check_metric
 from ownbert.fitting.fit_progress import describe_data
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus
-from ownbert.fitting.report.advice import known_test_rows
+from ownbert.fitting.report.advice import known_test_groups, known_test_rows
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.rows.unlabelled_texts import UnlabelledTexts, characters_to_read
@@ -29,8 +29,9 @@ from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
-from ownbert.tasks.related_rows import row_key
+from ownbert.tasks.related_rows import SplitColumns, group_warnings, row_key
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
+from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
 from ownbert.views.tokens import text_kind
@@ -66,6 +67,7 @@ class FitInput:
         texts: files of unlabelled texts.
         folder: folder to write.
         notes: notes for the user on how the rows were read.
+        original: the training rows without those that were added, if there are any.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class FitInput:
         texts: Sequence[str],
         folder: Path,
         notes: Sequence[str],
+        original: Path | MemoryTable | None = None,
     ) -> None:
-        self.recipe, self.notes = recipe, notes
+        self.recipe, self.notes, self.original = recipe, notes, original or sources["train"]
         pick_device(recipe.device)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         self.train = train = sources["train"]
@@ -88,12 +91,15 @@ class FitInput:
             self.base = _checked_model(recipe.model, task)
         self.metric = recipe.metric or task.metrics[0]
         check_metric(self.metric, task)
-        self.rows = read_labelled(
-            task, train, sources.get("dev"), seed=recipe.seed, per_label=recipe.labels_per_class
-        )
-        test = sources.get("test")
-        self.test = [] if test is None else task.read(test)
-        if test is not None:
+        self.split = SplitColumns(recipe.group, recipe.time_column)
+        given: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
+        self.dev = sources.get("dev")
+        self.rows = read_labelled(task, train, self.dev, split=self.split, **given)
+        self.test = []
+        if (test := sources.get("test")) is not None:
+            # Test rows need no groups: without them, only shared texts are found.
+            known = self.split if self.split.group in columns(test) else SplitColumns()
+            self.test = known.with_groups(task.read(test), test)
             task.check(self.test, test, "the training data")
         names = [str(path) for path in find_files(list(texts))] if texts else []
         self.corpus = Corpus(names, _column_in(names, recipe.text_column))
@@ -121,6 +127,12 @@ class FitInput:
         """Number of test rows whose texts are also in the training data."""
         known = {row_key(row) for row in self.rows.training} if self.test else set()
         return sum(row_key(row) in known for row in self.test)
+
+    @property
+    def known_groups_in_test(self) -> int:
+        """Number of test rows whose group is also in the training data."""
+        known = {row.group for row in self.rows.training} - {None}
+        return sum(row.group in known for row in self.test)
 
     @property
     def _has_pairs(self) -> bool:
@@ -175,14 +187,13 @@ class FitInput:
         """What was found in the files, one line each."""
         yield describe_data(self.rows, self.kind, len(self.read), self.recipe.minutes)
         yield from self._unlabelled_notices()
-        if columns := self.rows.task.describe_columns(self.train):
-            yield f"columns: {columns}"
+        used = self.split.named(self.train).values()
+        if described := self.rows.task.describe_columns(self.train, used):
+            yield f"columns: {described}"
         yield from self.notes
         yield from self.rows.task.notes()
         yield from (f"warning: {line}" for line in self.rows.task.warnings())
-        if shared := self.rows.shared_with_dev:
-            unused = "no model is trained on them"
-            yield f"{shared:,} training rows share a text with a dev row: {unused}"
+        yield from self._split_notices()
         rows, unit = self.rows.training, self.rows.task.unit
         for empty in empty_texts(LabelledSplit("training", rows, str(self.train), unit)):
             yield f"warning: {empty.line}"
@@ -203,10 +214,36 @@ class FitInput:
         if warning := self._mismatch_warning():
             yield warning
 
+    def _split_notices(self) -> Iterator[str]:
+        """Messages about groups and times."""
+        rows, name = self.rows, self.split.group
+        counts = rows.group_counts
+        alone = counts.pop(None, 0)
+        task = self.rows.task
+        if name is None and isinstance(task, SentenceTask):
+            unused = task.unused_columns(self.original)
+            yield from group_warnings(self.original, unused, self.dev)
+        if name is not None:
+            largest = max(counts.values(), default=0)
+            yield f"groups: {len(counts):,} in column {name!r}; the largest has {largest:,} rows"
+            if alone:
+                yield f"warning: {alone:,} rows have no {name!r}; each is a group of its own"
+        shared = "a text" if name is None else "a text or a group"
+        if rows.left_out and not rows.refit:
+            unused = "no model is trained on them"
+            yield f"{rows.left_out:,} training rows share {shared} with a dev row: {unused}"
+        elif rows.left_out:
+            yield (
+                f"{rows.left_out:,} earlier rows share {shared} with one of the latest rows: they "
+                "are not trained on while models are compared"
+            )
+
     def test_notices(self) -> Iterator[str]:
-        """A line for a preview; a run reports this beside the score."""
+        """Lines for a preview; a run reports this beside the score."""
         if known := self.learnt_from_test:
             yield f"warning: {known_test_rows(known, len(self.test))}"
+        if known := self.known_groups_in_test:
+            yield f"warning: {known_test_groups(known, len(self.test))}"
 
     @property
     def has_few_rows(self) -> bool:
@@ -272,10 +309,12 @@ def checked_input(
         options["add"] = _names(add)
         recipe = resolve(FitRecipe, options=options)
         notes: list[str] = []
+        original = rows["train"]
         if add is not None:
             named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
-            rows["train"], notes = with_added(rows["train"], add, named, recipe.task)
-        yield FitInput(recipe, rows, texts, folder, notes)
+            split = SplitColumns(recipe.group, recipe.time_column)
+            rows["train"], notes = with_added(rows["train"], add, named, recipe.task, split)
+        yield FitInput(recipe, rows, texts, folder, notes, original)
 
 
 def _content(source: Path | MemoryTable, name: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The labelled rows of ``fit``: their task, and their split into folds."""
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,22 @@ from ownbert.tables.labels import are_bits, task_of_cells
 from ownbert.tables.other_tasks import refuse_other_tasks
 from ownbert.tables.tables import Source, kind_of, read_values
 from ownbert.tasks.finetune_recipe import TEXT_TASKS, TaskSettings
-from ownbert.tasks.related_rows import clusters_of
+from ownbert.tasks.related_rows import (
+    MANY_ROWS,
+    TIME,
+    SplitColumns,
+    clusters_of,
+    fold_count,
+    split_by_time,
+)
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import Task, task_class
 from ownbert.views.linear_models import Targets
 
-# Number of rows from which a single hold-out is used; with fewer, cross-validation.
-_HOLD_OUT_FROM = 1500
-_FOLDS = 5
 _SAMPLED_ROWS = 5_000  # rows used to detect the task
+_LARGEST_FOLD = 1.5  # held-out rows, relative to folds of equal sizes
+_BY_TEXT = SplitColumns()
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,8 @@ class LabelledRows:
         source: description of the held-out rows for the user.
         file: file or table of the held-out rows.
         clusters: int (rows), the cluster of each row: rows of a cluster are connected by shared
-            texts, so they are not independent. They are in the same fold, and bootstrap samples
-            draw whole clusters.
+            texts and groups, so they are not independent. They are in the same fold, and bootstrap
+            samples draw whole clusters.
     """
 
     task: Task
@@ -73,9 +81,16 @@ class LabelledRows:
         return [self.rows[i] for i in self.learnt]
 
     @property
-    def shared_with_dev(self) -> int:
-        """Number of rows that no model is trained on because they share a text with a dev row."""
-        return 0 if self.refit else int(self.held_out[0]) - len(self.learnt)
+    def left_out(self) -> int:
+        """Number of rows that are not trained on because they share a text or a group with one that
+        is held out: rows beside a dev file, and earlier ones than the latest rows."""
+        learn, held_out = self.folds[0]
+        return len(self.rows) - len(learn) - len(held_out)
+
+    @property
+    def group_counts(self) -> Counter[str | None]:
+        """The number of rows of each group; None: rows without a group."""
+        return Counter(row.group for row in self.rows)
 
     @property
     def first_fold(self) -> tuple[list[Row], list[Row]]:
@@ -152,12 +167,19 @@ def find_task(
 
 
 def read_labelled(
-    task: Task, train: Source, dev: Source | None, *, seed: int, per_label: int | None = None
+    task: Task,
+    train: Source,
+    dev: Source | None,
+    *,
+    seed: int,
+    per_label: int | None = None,
+    split: SplitColumns = _BY_TEXT,
 ) -> LabelledRows:
     """Read labelled rows and split them into folds.
 
-    With a dev file, its rows are held out. Otherwise a part of the training rows is held out, or,
-    if there are few rows, they are cross-validated; rows that share a text stay together.
+    With a dev file, its rows are held out. With a column of times, the latest rows are. Otherwise a
+    part of the training rows is held out, or, if there are few rows, they are cross-validated. Rows
+    that share a text or a group stay together.
 
     Args:
         task: task; the labels are added to it.
@@ -165,11 +187,16 @@ def read_labelled(
         dev: file of held-out rows.
         seed: seed of the random splits.
         per_label: number of rows per label to sample from ``train``; by default all.
+        split: columns of groups and times.
 
     Raises:
         InputError: rows or labels cannot be used.
     """
-    rows = list(task.read(train))
+    if dev is not None and split.time is not None:
+        raise InputError(f"{TIME} and --dev both choose the held-out rows; omit one of them")
+    if isinstance(task, SentenceTask):
+        split.refuse_labels(train, task.find_columns(train)[1])
+    rows = split.with_groups(task.read(train), train)
     if per_label is not None:
         if task.name != "classify":
             raise InputError(f"labels_per_class does not apply to {task.name}")
@@ -178,18 +205,19 @@ def read_labelled(
     task.learn(rows, train)
     task.check(rows, train, f"the training data {train}")
     if dev is not None:
-        dev_rows = list(task.read(dev))
+        dev_rows = split.with_groups(task.read(dev), dev)
         task.check(dev_rows, dev, f"the training data {train}")
         _refuse_empty(dev_rows, dev)
         if len(dev_rows) < 2:
             raise InputError(f"{dev} has one row; models are compared on two or more")
-        # Rows that share a text with a dev row are not trained on.
+        # Rows that share a text or a group with a dev row are not trained on.
         keys = [task.fold_keys(row) for row in (*rows, *dev_rows)]
         known = {key for own in keys[len(rows) :] for key in own}
         unrelated = [i for i in range(len(rows)) if known.isdisjoint(keys[i])]
         if len({str(rows[i].target) for i in unrelated}) < 2:
+            shared = "a text" if split.group is None else "a text or a group"
             raise InputError(
-                f"nearly all rows of {train} share a text with rows of {dev}; give other dev rows"
+                f"nearly all rows of {train} share {shared} with rows of {dev}; give other dev rows"
             )
         held_out = np.arange(len(rows), len(rows) + len(dev_rows))
         folds = [(np.asarray(unrelated), held_out)]
@@ -197,11 +225,17 @@ def read_labelled(
         clusters = clusters_of(keys)
         source, refit = f"{len(dev_rows):,} rows of {dev}", False
     else:
-        clusters = clusters_of([task.fold_keys(row) for row in rows])
-        folds, source = _make_folds(rows, clusters, train, seed)
+        keys = [task.fold_keys(row) for row in rows]
+        clusters = clusters_of(keys)
+        times = split.times(rows, train)
+        if times is None:
+            folds, source = _make_folds(rows, clusters, train, seed)
+        else:
+            folds = [split_by_time(times, keys, train)]
+            source = f"the {len(folds[0][1]):,} latest training rows"
         refit = True
-    file = train if dev is None else dev
-    return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source, file, clusters)
+    file, targets = train if dev is None else dev, targets_of(task, rows)
+    return LabelledRows(task, rows, targets, folds, refit, source, file, clusters)
 
 
 def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
@@ -213,16 +247,22 @@ def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
 def _make_folds(
     rows: Sequence[Row], clusters: np.ndarray, source: Source, seed: int
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], str]:
-    once = len(rows) >= _HOLD_OUT_FROM
-    count = min(20, max(_FOLDS, len(rows) // 1000)) if once else _FOLDS
+    once = len(rows) >= MANY_ROWS
+    count = fold_count(len(rows))
     row_folds = np.asarray(fold_of(rows, count, seed=seed, clusters=clusters))
     folds = [(np.flatnonzero(row_folds != k), np.flatnonzero(row_folds == k)) for k in range(count)]
     folds = [(learn, held_out) for learn, held_out in folds if len(held_out) and len(learn)]
     if len(folds) < 2:
+        shared, connect = "a text", "shared texts connect"
+        if any(row.group is not None for row in rows):
+            shared, connect = "a text or a group", "shared texts and groups connect"
         raise InputError(
-            f"{source}: rows that share a text are held out together, and shared texts connect all "
+            f"{source}: rows that share {shared} are held out together, and {connect} all "
             f"{len(rows):,} rows, so none can be held out; give other rows with --dev"
         )
     if once:
-        return folds[:1], f"{len(folds[0][1]):,} held-out training rows"
+        # The first fold has the largest cluster; alone, it would say little about others.
+        most = _LARGEST_FOLD * len(rows) / count
+        fold = next((fold for fold in folds if len(fold[1]) <= most), folds[-1])
+        return [fold], f"{len(fold[1]):,} held-out training rows"
     return folds, f"{len(folds)} folds of the {len(rows):,} training rows"

@@ -17,7 +17,8 @@ KIND = TaskKind(
         *("flip", "shift", "crop", "class_weights", "label_smoothing"),
     ),
     without=(
-        *("text_column", "second_column", "label_column", "encoding", "max_length"),
+        *("text_column", "second_column", "label_column", "group", "time_column"),
+        *("encoding", "max_length"),
         *("pretrain_steps", "adversarial", "layer_gate", "attention_blur"),
     ),
     pipeline="image-classification",

@@ -144,7 +144,7 @@ def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Ro
     """Hold out some texts for evaluation, with one pair each.
 
     Args:
-        rows: rows from ``make_pairs``.
+        rows: rows from ``make_pairs``; those of a group are on the same side.
         seed: seed of the random selection.
 
     Returns:
@@ -154,10 +154,23 @@ def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Ro
     count = min(_MOST, int(len(first) * _SHARE))
     if count < _LEAST:
         return rows, None
-    order = np.random.default_rng(seed).random(len(first)).argsort(kind="stable")[:count]
-    numbers = sorted(first)
-    held_out = {numbers[i] for i in order.tolist()}
-    return [row for row in rows if row.line not in held_out], [first[n] for n in sorted(held_out)]
+    order = np.random.default_rng(seed).random(len(first)).argsort(kind="stable")
+    numbers, held_out = sorted(first), set[int]()
+    members: dict[str | int, list[int]] = {}
+    for number in numbers:
+        members.setdefault(_group(first[number]), []).append(number)
+    for i in order.tolist():
+        if len(held_out) >= count:
+            break
+        held_out.update(members[_group(first[numbers[i]])])
+    groups = {_group(first[number]) for number in held_out}
+    train = [row for row in rows if _group(row) not in groups]
+    return train, [first[number] for number in sorted(held_out)]
+
+
+def _group(row: Row) -> str | int:
+    """The group of a row, or its text, which is a group if there is no other."""
+    return row.line if row.group is None else row.group
 
 
 def refuse_ambiguous(
