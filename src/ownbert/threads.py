@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ownbert.time_limit import counted_now
+
 _STAT = Path("/proc/stat")
 # Seconds between updates; clock ticks over a shorter time are too few.
 _SECONDS = 1.0
@@ -101,10 +103,17 @@ def adapt_threads() -> None:
 
     Called between batches, in the compute thread. Sums may differ in their last digits.
     """
-    if _cores is None or not _cores.due() or "torch" not in sys.modules:
+    count = counted_now(_free_cores)
+    if not count:
         return
     import torch
 
-    count = _cores.free()
     if count != torch.get_num_threads():
         torch.set_num_threads(count)
+
+
+def _free_cores() -> int:
+    """The number of free cores if it is due; 0 if the number of threads stays."""
+    if _cores is None or not _cores.due() or "torch" not in sys.modules:
+        return 0
+    return _cores.free()

@@ -1,15 +1,113 @@
-"""Time limits for steps, and cancellation of work whose result is no longer needed.
+"""The clock that work is planned by: recordings of it, time limits for steps, and cancellation of
+work whose result is no longer needed.
 
-Both are context variables, so that they reach inner loops without extra arguments. They are checked
-between parts of a computation (``check_time``, ``check_wanted``), where stopping is safe.
+How many steps, texts and candidates a run has time for, its learning rate at each step and its
+number of threads depend on the clock, and so on what else the machine computes. A recording keeps
+every value of the clock in the order of its use. A replay gets the same values, whatever the time,
+and so makes the same decisions: the result is equal to the bit on one machine.
+
+Recordings, limits and cancellation are context variables, so that they reach inner loops without
+extra arguments. Limits are checked between parts of a computation (``check_time``,
+``check_wanted``), where stopping is safe.
 """
 
 import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+
+from ownbert.exceptions import InputError
+
+# What a value is; a replay that asks for another kind of value has diverged.
+_NOW, _CPU, _COUNT = range(3)
+
+
+class DivergedError(InputError):
+    """A replay has made other decisions than the recorded run; its result would differ."""
+
+
+class Recording:
+    """Values of the clock, in the order of their use.
+
+    Args:
+        kinds: kind of each value, for a replay; None: record a new run.
+        values: the values.
+    """
+
+    def __init__(self, kinds: bytes | None = None, values: array | None = None) -> None:
+        self.replays = kinds is not None
+        self.kinds, self.values = bytearray(kinds or b""), array("d") if values is None else values
+        self._place = 0
+        self._thread: int | None = None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Record, or replay, the values that this thread uses in the block."""
+        self._thread = threading.get_ident()
+        token = _recording.set(self)
+        try:
+            yield
+        finally:
+            _recording.reset(token)
+
+    @property
+    def rest(self) -> int:
+        """Number of values that a replay has not used."""
+        return len(self.kinds) - self._place if self.replays else 0
+
+    def value(self, kind: int, measure: Callable[[], float]) -> float:
+        """The next value, measured or replayed.
+
+        Raises:
+            DivergedError: the recorded run has used another kind of value here.
+        """
+        if self._thread != threading.get_ident():
+            return measure()
+        if not self.replays:
+            value = measure()
+            self.kinds.append(kind)
+            self.values.append(value)
+            return value
+        if not self.rest or self.kinds[self._place] != kind:
+            raise DivergedError(
+                f"the replay differs from the recorded run after {self._place:,} of "
+                f"{len(self.kinds):,} readings of the clock: files, versions, or the processor are "
+                "not the same"
+            )
+        self._place += 1
+        return self.values[self._place - 1]
+
+
+_recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+def clock_seconds() -> float:
+    """Seconds of a clock that never goes back (``time.monotonic``), as recorded in a replay."""
+    return _value(_NOW, time.monotonic)
+
+
+def started_at(time_of_start: float) -> float:
+    """A time taken earlier by ``time.monotonic``, as recorded in a replay."""
+    return _value(_NOW, lambda: time_of_start)
+
+
+def processor_seconds() -> float:
+    """CPU time of this process in seconds (``time.process_time``), as recorded in a replay."""
+    return _value(_CPU, time.process_time)
+
+
+def counted_now(count: Callable[[], int]) -> int:
+    """A number that depends on the load of the machine, as recorded in a replay."""
+    return int(_value(_COUNT, count))
+
+
+def _value(kind: int, measure: Callable[[], float]) -> float:
+    recording = _recording.get()
+    return measure() if recording is None else recording.value(kind, measure)
+
 
 _end: ContextVar[float] = ContextVar("end", default=math.inf)
 
@@ -24,7 +122,8 @@ class OutOfTime(Exception):
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Limit the time of a block; enclosing limits still apply."""
-    token = _end.set(min(_end.get(), time.monotonic() + seconds))
+    end = _end.get() if seconds == math.inf else min(_end.get(), clock_seconds() + seconds)
+    token = _end.set(end)
     try:
         yield
     finally:
@@ -33,7 +132,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def seconds_left() -> float:
     """Seconds until the limit; infinite without one."""
-    return _end.get() - time.monotonic()
+    end = _end.get()
+    return end if end == math.inf else end - clock_seconds()
 
 
 def check_time() -> None:

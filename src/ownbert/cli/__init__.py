@@ -186,19 +186,27 @@ def _as_arguments(
 ) -> list[str]:
     """Move the values of ``options`` to the end or the start of ``args``, as arguments.
 
-    Values may begin with a minus sign: at the end they follow ``--``, at the start they are paths.
+    If values begin with a minus sign, those at the end follow ``--``; those at the start are paths.
     """
     rest, moved, given = [], [], iter(args)
     for each in given:
         option, equals, value = each.partition("=")
         if each == "--":
-            return [*moved, *rest, each, *given] if first else [*rest, each, *moved, *given]
+            if first or not _look_like_options(moved):
+                return [*moved, *rest, each, *given] if first else [*rest, *moved, each, *given]
+            return [*rest, each, *moved, *given]
         if option not in options:
             rest.append(each)
         elif (argument := value if equals else next(given, None)) is not None:
-            is_option = first and len(argument) > 1 and argument.startswith("-")
+            is_option = first and _look_like_options([argument])
             moved.append(f"./{argument}" if is_option else argument)
-    return [*moved, *rest] if first else [*rest, *(["--"] if moved else []), *moved]
+    if first:
+        return [*moved, *rest]
+    return [*rest, *(["--"] if _look_like_options(moved) else []), *moved]
+
+
+def _look_like_options(values: Sequence[str]) -> bool:
+    return any(value.startswith("-") and value != "-" for value in values)
 
 
 def _guard_inputs(command: Any) -> Any:

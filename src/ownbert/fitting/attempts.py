@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ownbert.tasks.rows import shortened
-from ownbert.time_limit import OutOfTime, time_limit
+from ownbert.time_limit import DivergedError, OutOfTime, time_limit
 
 T = TypeVar("T")
 # Maximum characters of the reason shown for a failure.
@@ -31,6 +31,8 @@ class Attempts:
         try:
             with time_limit(seconds):
                 return make()
+        except DivergedError:
+            raise
         except OutOfTime:
             reason = "not enough time"
         except Exception as error:  # whatever the error, the other candidates stay usable

@@ -3,6 +3,8 @@
 import math
 import time
 
+from ownbert.time_limit import clock_seconds, processor_seconds
+
 # Seconds reserved for the report, and the maximum share of short runs.
 _REPORT, _REPORT_SHARE = 15.0, 0.15
 # Shares of the total time: all linear models together, and a single one.
@@ -20,7 +22,7 @@ class Budget:
 
     Args:
         minutes: time limit of all runs in the folder together.
-        started: ``time.monotonic()`` at the start of this run.
+        started: ``clock_seconds()`` at the start of this run.
 
     Attributes:
         used: seconds spent by earlier runs.
@@ -30,18 +32,19 @@ class Budget:
     def __init__(self, minutes: float, started: float) -> None:
         self.total, self.started = 60 * minutes, started
         self.used = self.reported = 0.0
-        self._began = time.monotonic(), time.process_time()
+        self._displayed_from = time.monotonic()
+        self._began = clock_seconds(), processor_seconds()
 
     @property
     def spent(self) -> float:
         """Seconds spent by all runs."""
-        return self.used + time.monotonic() - self.started
+        return self.used + clock_seconds() - self.started
 
     @property
     def speed(self) -> float:
         """The share of a core that this process has had so far, at most 1: on a busy machine it is
         smaller."""
-        passed, computed = time.monotonic() - self._began[0], time.process_time() - self._began[1]
+        passed, computed = clock_seconds() - self._began[0], processor_seconds() - self._began[1]
         return 1.0 if passed < _MEASURABLE else min(1.0, computed / passed)
 
     @property
@@ -49,6 +52,10 @@ class Budget:
         """Seconds until the report has to be started."""
         rest = min(_REPORT, _REPORT_SHARE * self.total)
         return self.total - rest - self.reported - self.spent
+
+    def left_on_clock(self) -> float:
+        """Seconds until the time is up, for display: a replay takes its own time."""
+        return self.total - self.used - (time.monotonic() - self._displayed_from)
 
     def minutes_for(self, seconds: float) -> float:
         """The time limit with which ``left`` would be ``seconds`` now, in minutes, rounded up."""

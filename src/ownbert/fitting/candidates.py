@@ -1,7 +1,6 @@
 """Fits the linear candidates of ``fit``. N: held-out rows, C: labels or regression values."""
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from ownbert.files.writing import atomic_path
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
-from ownbert.time_limit import check_time, seconds_left
+from ownbert.time_limit import check_time, clock_seconds, seconds_left
 from ownbert.views.blending import fit_blend, loss
 from ownbert.views.linear_models import (
     HINGE_STRENGTHS,
@@ -96,7 +95,7 @@ def fit_view(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    start = time.monotonic()
+    start = clock_seconds()
     view = VIEWS[name].fit(learnt, unlabelled)
     check_time()
     fitted = fit_on_folds(
@@ -104,7 +103,7 @@ def fit_view(
         rows,
         naive_bayes=name == "nb",
         elsewhere=view.elsewhere,
-        seconds=seconds - (time.monotonic() - start),
+        seconds=seconds - (clock_seconds() - start),
     )
     LinearView(view, fitted.model, labelled.kind).save(folder)
     if first is not None:
@@ -151,10 +150,10 @@ def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float) -> np.nda
     Raises:
         OutOfTime: the time limit has passed.
     """
-    embedder, start = Embedder(encoder), time.monotonic()
+    embedder, start = Embedder(encoder), clock_seconds()
     features, _, _ = standardised(embed_rows(embedder, rows.texts()), rows)
     check_time()
-    return fit_on_folds(features, rows, seconds=seconds - (time.monotonic() - start)).scores
+    return fit_on_folds(features, rows, seconds=seconds - (clock_seconds() - start)).scores
 
 
 def standardised(
@@ -192,7 +191,7 @@ def fit_on_folds(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    targets, start = rows.targets[rows.held_out], time.monotonic()
+    targets, start = rows.targets[rows.held_out], clock_seconds()
     seconds = min(seconds, seconds_left())
     each = seconds / (len(rows.folds) + 1)
     choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
@@ -203,7 +202,7 @@ def fit_on_folds(
     parts = [_parts(features, fold, elsewhere if rows.refit else None) for fold in rows.folds]
     for number, chosen in enumerate(choices):
         # Time for these settings plus the final model.
-        if number and (time.monotonic() - start) * (number + 2) / number > seconds:
+        if number and (clock_seconds() - start) * (number + 2) / number > seconds:
             break
         models = [
             fit_linear(known, rows.targets[learn], **chosen, seconds=each)

@@ -32,7 +32,15 @@ from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.fitting.fit_state import STATE, TITLES, FitState, saved_scores
+from ownbert.fitting.fit_state import (
+    STATE,
+    TITLES,
+    FitState,
+    ReplayedRun,
+    RunClock,
+    remove_leftovers,
+    saved_scores,
+)
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     is_pretrained,
@@ -59,6 +67,7 @@ from ownbert.settings import dump, resolve
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names
 from ownbert.threads import sharing_the_machine
+from ownbert.time_limit import clock_seconds
 from ownbert.train.distributed import under_torchrun
 
 # Names of other steps in messages about skipped steps.
@@ -97,6 +106,7 @@ def fit(
     overwrite: bool = False,
     quiet: bool = False,
     debug: bool = False,
+    replay: str | Path | None = None,
     **options: Any,
 ) -> Predictor:
     """Find the best model for labelled and unlabelled text within a time budget.
@@ -118,6 +128,8 @@ def fit(
         overwrite: replace the contents of ``output``.
         quiet: print nothing.
         debug: show the traceback of a step that fails; the run continues without it.
+        replay: folder of a finished run; repeat its steps, not by the clock, with its settings and
+            files: on the same machine the result is equal to the bit.
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
 
     Returns:
@@ -130,7 +142,7 @@ def fit(
     train, labels = rows_by_other_names(train, labels, options)
     if train is None:
         raise InputError("labelled rows are needed: fit(texts, labels), or fit(file or table)")
-    options |= {"test": test, "unlabelled": unlabelled, "add": add}
+    options |= {"test": test, "unlabelled": unlabelled, "add": add, "replay": replay}
     options |= {"resume": resume, "overwrite": overwrite, "quiet": quiet, "debug": debug}
     with nullcontext(output) if output is not None else temporary_folder("ownbert-fit-") as folder:
         rows = train if labels is None else (train, labels)
@@ -151,6 +163,7 @@ def fit_folder(
     overwrite: bool = False,
     quiet: bool = False,
     debug: bool = False,
+    replay: str | Path | None = None,
     started: float | None = None,
     **options: Any,
 ) -> Path:
@@ -161,10 +174,14 @@ def fit_folder(
     """
     started = time.monotonic() if started is None else started
     refuse_both(resume=resume, overwrite=overwrite)
+    replayed = None
+    if replay is not None:
+        replayed = ReplayedRun(Path(replay), Path(output), resume=resume)
+        options = replayed.settings(options)
+        dev, test, unlabelled, add = replayed.files(dev, test, unlabelled, add)
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
-    folder = Path(output)
-    if folder.exists() and not folder.is_dir():
+    if (folder := Path(output)).exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; -o must name a folder")
     resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first
     if any((folder / name).exists() for name in _SIGNS) and not (resume or overwrite):
@@ -175,7 +192,7 @@ def fit_folder(
     refuse_foreign(folder, _OUTPUT_FILES)
     given = (train, folder, dev, test, unlabelled, add, options)
     with writing(folder), checked_input(*given) as checked:
-        run = Fit(checked, folder, quiet=quiet, debug=debug, started=started)
+        run = Fit(checked, folder, quiet=quiet, debug=debug, started=started, replayed=replayed)
         if overwrite:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
@@ -229,6 +246,7 @@ class Fit:
         quiet: print nothing.
         debug: whether to show the traceback of a step that fails.
         started: start of the time budget by ``time.monotonic``; by default now.
+        replayed: run to repeat.
     """
 
     def __init__(
@@ -239,10 +257,12 @@ class Fit:
         quiet: bool = False,
         debug: bool = False,
         started: float | None = None,
+        replayed: ReplayedRun | None = None,
     ) -> None:
         self.given, self.folder = given, folder
         self.rows, self.recipe, self.metric = given.rows, given.recipe, given.metric
-        self.budget = Budget(self.recipe.minutes, time.monotonic() if started is None else started)
+        self.clock = RunClock(folder / WORK, given.identity, replayed)
+        self.budget = Budget(self.recipe.minutes, self.clock.start(started))
         self.candidates: list[ComparedModel] = []
         self.points: Points = ()  # (minutes of pretraining, score)
         self.progress = Progress(quiet=quiet)
@@ -268,8 +288,12 @@ class Fit:
         make_folder(self.folder)
         if resume:
             self._resume()
+        with self.clock.running(self.candidates, self.progress.say, resumed=resume):
+            self._run()
+
+    def _run(self) -> None:
         write_text(self.folder / RECIPE, dump(self.recipe))
-        with self.progress.showing(lambda: self.budget.left):
+        with self.progress.showing(self.budget.left_on_clock):
             for line in self.given.notices():
                 self.progress.say(line)
             for name in view_names(self.rows, self.given.kind):
@@ -366,7 +390,7 @@ class Fit:
             self.attempt.skip(title, "there was no time")
             return
         limit = self.budget.left_for_report if seconds is None else seconds
-        start, path = time.monotonic(), self.folder / "members" / name
+        start, path = clock_seconds(), self.folder / "members" / name
         with self.progress.step(title):
             limit = limit if self.candidates else float("inf")
             result = self.attempt(title, lambda: make(path), seconds=limit)
@@ -374,7 +398,7 @@ class Fit:
             for candidate_folder in (path, self.steps.first_fold_folder(name)):
                 shutil.rmtree(candidate_folder, ignore_errors=True)
             return
-        taken = time.monotonic() - start
+        taken = clock_seconds() - start
         first = tuple(result.first or result.folders)
         results = (result.scores, result.partial, result.share, tuple(result.unknown))
         described = (name, title, kind, tuple(result.folders), taken, first)
@@ -433,7 +457,8 @@ class Fit:
         if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
             seconds = self.budget.left_for_report
             self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
-        self._remove_leftovers()
+        taught = any(c.name == "student" for c in self.candidates) or not self.given.can_teach
+        remove_leftovers(self.folder, ("tokens", "checkpoints", _COPY), first_folds=taught)
         if report is None:
             self.progress.say(f"saved {self.folder}")
             return
@@ -441,14 +466,6 @@ class Fit:
         if warning := self.attempt("README.md", lambda: write_fit_card(self.folder, report)):
             self.progress.say(warning)
         self.progress.finish(report, self.folder)
-
-    def _remove_leftovers(self) -> None:
-        """Remove files that later runs do not need: tokens, first-fold models once distilled."""
-        if any(c.name == "student" for c in self.candidates) or not self.given.can_teach:
-            for copies in [*(self.folder / "members").rglob("first-fold*")]:
-                shutil.rmtree(copies, ignore_errors=True)
-        for name in ("tokens", "checkpoints", _COPY):
-            shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
     def stopped(self) -> str:
         """The message for a user who has stopped the run."""

@@ -1,19 +1,34 @@
-"""fit.json: the state of a ``fit`` run, for resuming it."""
+"""The state of a ``fit`` run (fit.json), for resuming it, and its clock (replay.json), so that
+another run can repeat its steps."""
 
+import base64
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import time
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ownbert import checks
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import read_json, write_json
+from ownbert.files.writing import make_folder
+from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.minutes_curve import Points
+from ownbert.fitting.steps import WORK
 from ownbert.inference.blend import KINDS
 from ownbert.limits import COUNT
+from ownbert.run.file_names import RECIPE
+from ownbert.settings import resolve
+from ownbert.time_limit import Recording, started_at
 from ownbert.views.view_features import VIEWS
 
 STATE = "fit.json"
@@ -102,13 +117,16 @@ class FitState:
 
     def require_same(self, identity: Mapping[str, Any], folder: Path) -> None:
         """Raise ``InputError`` if a run with other files or settings has written this state."""
+        if difference := self.difference(identity):
+            raise InputError(
+                f"{folder} was made with {difference}; use the same, or start over with --overwrite"
+            )
+
+    def difference(self, identity: Mapping[str, Any]) -> str:
+        """The first difference to another run's files and settings; empty if there is none."""
         before = _without_unset(self.identity)
         now = _without_unset(json.loads(json.dumps(identity)))
-        if before != now:
-            raise InputError(
-                f"{folder} was made with {_difference(before, now)}; use the same, or start over "
-                "with --overwrite"
-            )
+        return "" if before == now else _difference(before, now)
 
 
 def _without_unset(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,3 +157,205 @@ def saved_scores(path: Path, shapes: Sequence[tuple[int, int]]) -> np.ndarray | 
         return None
     fits = scores.shape in shapes and scores.dtype.kind == "f"
     return scores if fits and np.isfinite(scores).all() else None
+
+
+def remove_leftovers(folder: Path, work: Sequence[str], *, first_folds: bool) -> None:
+    """Remove files that later runs do not need.
+
+    Args:
+        folder: folder of the run.
+        work: names in the folder of intermediate files.
+        first_folds: whether to remove the models of the first fold.
+    """
+    copies = [*(folder / "members").rglob("first-fold*")] if first_folds else []
+    for path in (*copies, *(folder / WORK / name for name in work)):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# In the folder of intermediate files.
+REPLAY = "replay.json"
+_REPLAY_FORMAT, _MOST = 1, 10**8
+_RECORDING = checks.record(
+    {
+        "format": checks.one_of(_REPLAY_FORMAT),
+        "made_with": checks.record({"threads": checks.whole(1, 4096)}, required=("threads",)),
+        "readings": checks.whole(0, _MOST),
+        "kinds": checks.text,
+        "values": checks.text,
+    },
+    required=("format", "made_with", "readings", "kinds", "values"),
+)
+
+
+def made_with() -> dict[str, Any]:
+    """What the last digits of a result depend on besides the steps."""
+    return {
+        "threads": torch.get_num_threads(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        **{name: version(name) for name in ("ownbert", "torch", "numpy", "scipy")},
+    }
+
+
+class ReplayedRun:
+    """A finished run of ``fit`` that another one repeats.
+
+    Args:
+        folder: its folder.
+        output: the folder of the new run.
+        resume: whether the new run is to be resumed, which is not possible.
+
+    Raises:
+        InputError: the run cannot be replayed.
+    """
+
+    def __init__(self, folder: Path, output: Path, *, resume: bool = False) -> None:
+        if resume:
+            raise InputError("--replay repeats a run from its start; omit --resume")
+        if folder.resolve() == output.resolve():
+            raise InputError(f"a replay of {folder} needs another folder; name it with -o")
+        self.folder = folder
+        self.recording, self.environment = read_recording(folder / WORK)
+        state = FitState.read(folder)
+        if state is None:
+            raise InputError(f"{folder / STATE} is missing; the run cannot be replayed")
+        self._state = state
+        self._recipe = resolve(FitRecipe, config=folder / RECIPE)
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def files(self, *given: Any) -> tuple[Any, ...]:
+        """The dev, test, unlabelled and added rows: those given, else the files of the run."""
+        names = ("dev", "test", "unlabelled", "add")
+        of_run = (getattr(self._recipe, name) or None for name in names)
+        return tuple(
+            own if one is None or (isinstance(one, Sized) and not len(one)) else one
+            for one, own in zip(given, of_run, strict=True)
+        )
+
+    def settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of the run by name; ``require_same`` refuses others that are given."""
+        given = {name: value for name, value in options.items() if value is not None}
+        recorded = asdict(self._recipe)
+        for name in ("minutes", "device"):  # not in the identity
+            if given.get(name, recorded[name]) != recorded[name]:
+                difference = f"--{name} {recorded[name]}"
+                raise InputError(
+                    f"{self.folder} was made with {difference}; a replay needs the same"
+                )
+        return {**recorded, **given}
+
+    def require_same(self, identity: Mapping[str, Any]) -> None:
+        """Raise ``InputError`` if files or settings differ from those of the run."""
+        if difference := self._state.difference(identity):
+            raise InputError(f"{self.folder} was made with {difference}; a replay needs the same")
+
+    def differences(self, environment: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a warning for each package that has another version, and for another processor."""
+        for name, now in environment.items():
+            then = self.environment.get(name)
+            if name != "threads" and now != then:
+                yield (
+                    f"warning: {self.folder} was made with {name} {in_short(then)}, this is "
+                    f"{in_short(now)}: the last digits may differ"
+                )
+
+
+def read_recording(work: Path) -> tuple[Recording, dict[str, Any]]:
+    """The recording of a run, to replay it, and what it was made with.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    path = work / REPLAY
+    if not path.exists():
+        raise InputError(
+            f"{path} is missing: only a finished run of fit that was not resumed can be replayed"
+        )
+    saved = read_json(path, check=_RECORDING)
+    count = saved["readings"]
+    try:
+        kinds = _unpacked(saved["kinds"], count)
+        values = array("d", _unpacked(saved["values"], 8 * count))
+    except (ValueError, zlib.error):
+        raise InputError(f"{path} is damaged; the run cannot be replayed") from None
+    return Recording(kinds, values), saved["made_with"]
+
+
+class RunClock:
+    """The clock of a run: recorded if the run is new, replayed if it repeats another run.
+
+    Args:
+        work: folder of intermediate files, for the recording.
+        identity: the files and settings of the run.
+        replayed: the run to repeat.
+
+    Raises:
+        InputError: the run to repeat had other files or settings.
+    """
+
+    def __init__(
+        self, work: Path, identity: Mapping[str, Any], replayed: ReplayedRun | None = None
+    ) -> None:
+        if replayed is not None:
+            replayed.require_same(identity)
+        self._work, self._replayed = work, replayed
+        self._recording = Recording() if replayed is None else replayed.recording
+
+    def start(self, started: float | None) -> float:
+        """The time of ``time.monotonic`` at which the run was started, by default now, as recorded
+        in a replay."""
+        with self._recording.running():
+            return started_at(time.monotonic() if started is None else started)
+
+    @contextlib.contextmanager
+    def running(
+        self, candidates: Sequence[Any], say: Callable[[str], Any], *, resumed: bool
+    ) -> Iterator[None]:
+        """Record or replay the clock in the block, and write the recording.
+
+        Args:
+            candidates: the candidates so far; the block adds more.
+            say: called with warnings.
+            resumed: whether an earlier run may have left files. Such a run is not recorded; if it
+                adds candidates, the recording of the earlier one is removed.
+        """
+        made, environment, path = len(candidates), made_with(), self._work / REPLAY
+        if resumed and self._work.exists():
+            yield
+            if len(candidates) > made:
+                path.unlink(missing_ok=True)
+            return
+        if self._replayed is not None:
+            for line in self._replayed.differences(environment):
+                say(line)
+            environment = self._replayed.environment
+        # Also if the number is the same: MKL otherwise chooses numbers of its own.
+        torch.set_num_threads(environment["threads"])
+        with self._recording.running():
+            yield
+        if self._recording.rest:
+            say(f"warning: the replay took fewer steps than {self._replayed}")
+        write_json(
+            make_folder(self._work) / REPLAY,
+            {
+                "format": _REPLAY_FORMAT,
+                "made_with": environment,
+                "readings": len(self._recording.kinds),
+                "kinds": _packed(self._recording.kinds),
+                "values": _packed(self._recording.values.tobytes()),
+            },
+        )
+
+
+def _packed(data: bytes | bytearray) -> str:
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def _unpacked(text: str, size: int) -> bytes:
+    """Raise ``ValueError`` if there are not ``size`` bytes."""
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.b64decode(text, validate=True), size + 1)
+    if len(data) != size:
+        raise ValueError("size")
+    return data

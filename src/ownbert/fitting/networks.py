@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import KEY, Task
 from ownbert.tasks.text_input import UnknownWords
-from ownbert.time_limit import time_limit
+from ownbert.time_limit import clock_seconds, time_limit
 from ownbert.train.device import pick_device
 from ownbert.train.state_files import newest_state, remove_states
 from ownbert.train.watch.callbacks import Callbacks
@@ -121,7 +120,7 @@ def pretrain_on(
         seed: seed of the random generators.
         on_save: called each time the network is saved.
     """
-    start, store, network = time.monotonic(), folder / "tokens", folder / "network"
+    start, store, network = clock_seconds(), folder / "tokens", folder / "network"
     if is_pretrained(folder):
         return network
     make_folder(folder)
@@ -130,7 +129,7 @@ def pretrain_on(
         most = int(seconds * speed * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
         words = _most_words(seconds, device)
         _prepare(corpus, rows, store, network, kind=kind, most=most, words=words, seed=seed)
-    left = max(_SHORTEST, seconds - (time.monotonic() - start))
+    left = max(_SHORTEST, seconds - (clock_seconds() - start))
     with time_limit(left / 2):  # for the steps before the training
         pretrain(
             store,
@@ -214,12 +213,12 @@ def finetune_on(
 
     All epochs are run, or fewer if the time does not suffice; held-out rows are not used.
     """
-    start, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
+    start, finetuned = clock_seconds(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
     run = finetuning_run(rows, learnt, base, **options)
     # Encoding the rows has taken time too.
-    left = max(_SHORTEST, seconds - (time.monotonic() - start))
+    left = max(_SHORTEST, seconds - (clock_seconds() - start))
     run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
     run.train(finetuned, quiet=True)
     return folder

@@ -1,7 +1,6 @@
 """The steps of ``fit``: each fits a candidate in a folder and scores the held-out rows."""
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -28,7 +27,7 @@ from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
-from ownbert.time_limit import OutOfTime, seconds_left, time_limit
+from ownbert.time_limit import OutOfTime, clock_seconds, seconds_left, time_limit
 
 # Folder for intermediate files.
 WORK = "work"
@@ -207,7 +206,7 @@ class Steps:
         If there is not enough time for all folds, only the first fold's network is trained, with
         all epochs: one fully trained network is better than five that stopped early.
         """
-        rows, recipe, started = self.rows, self.recipe, time.monotonic()
+        rows, recipe, started = self.rows, self.recipe, clock_seconds()
         if self._public and not settings:
             settings, start = _LINEAR, self._started(base)
             if len(rows.folds) == 1 and start != base:
@@ -218,7 +217,7 @@ class Steps:
             fold_scores: list[np.ndarray] = []
             of_seed: list[Path] = []
             for number, (learn, held_out) in enumerate(rows.folds, start=1):
-                done, taken = len(folders) + len(fold_scores), time.monotonic() - started
+                done, taken = len(folders) + len(fold_scores), clock_seconds() - started
                 to_make = (seed + 1) * len(rows.folds) - done
                 left = max(0.0, seconds - taken) / to_make if done else seconds
                 if done and taken / done > _SHORTENED * left:
@@ -281,9 +280,9 @@ class Steps:
         """A network's logits on held-out rows; the elapsed time predicts how long the report will
         take."""
         network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
-        start = time.monotonic()
+        start = clock_seconds()
         scores = score_all(network.scores, rows)
-        self.per_character = (time.monotonic() - start) / max(1, sum(map(characters, rows)))
+        self.per_character = (clock_seconds() - start) / max(1, sum(map(characters, rows)))
         # The report times a network twice: alone and as a member of the blend.
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
         self.budget.reported += self.per_character * timed

@@ -1,6 +1,5 @@
 """A ``fit`` folder in use: several models whose weighted logits are added."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from ownbert.run.file_names import BLEND
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import UnknownWords
-from ownbert.time_limit import check_time
+from ownbert.time_limit import check_time, clock_seconds
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, rows_without_features
 from ownbert.views.linear_view import LinearView
@@ -107,11 +106,11 @@ def score_until(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    start, scores, rest = time.monotonic(), [], iter(rows)
+    start, scores, rest = clock_seconds(), [], iter(rows)
     while block := list(islice(rest, _SMALL_BLOCK)):
         check_time()
         scores.append(scorer(block))
-        if time.monotonic() - start > seconds:
+        if clock_seconds() - start > seconds:
             break
     return np.concatenate(scores)
 

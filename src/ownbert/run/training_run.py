@@ -1,6 +1,5 @@
 """The skeleton of a training run, for pretraining, fine-tuning and translation."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,6 +13,7 @@ from ownbert.run.run_folder import RunFolder
 from ownbert.settings import dump
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.threads import fixed_threads
+from ownbert.time_limit import clock_seconds
 from ownbert.train import distributed
 from ownbert.train.device import pick_device
 from ownbert.train.distributed import ALONE, World
@@ -96,7 +96,7 @@ class TrainingRun(ABC):
             return self._train(folder, world, quiet=quiet)
 
     def _train(self, folder: RunFolder, world: World, *, quiet: bool) -> Model:
-        start = time.perf_counter()
+        start = clock_seconds()
         world.on_rank_zero(lambda: folder.check(self.identity, self.vocabularies))
         display = Display(self.command, quiet=quiet or not world.first)
         if not display.quiet:
@@ -120,7 +120,7 @@ class TrainingRun(ABC):
             callbacks=self.callbacks,
             meter=Meter(self.peak_flops(world)),
             with_curves=self.with_curves,
-            setup_seconds=time.perf_counter() - start,
+            setup_seconds=clock_seconds() - start,
         )
         train(job, resume_from=folder.saved)
         model = self.finish(job, folder)

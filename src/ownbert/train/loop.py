@@ -9,7 +9,6 @@ import copy
 import math
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.loader import Position
 from ownbert.exceptions import InputError
 from ownbert.threads import adapt_threads
+from ownbert.time_limit import clock_seconds
 from ownbert.train.distributed import World, data_parallel, is_lost
 from ownbert.train.flops import step_flops
 from ownbert.train.job import Interrupted, Job, Phase
@@ -79,7 +79,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
     Longer than other functions, so that a training can be read from top to bottom.
     """
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
-    start = time.perf_counter() - state.seconds
+    start = clock_seconds() - state.seconds
     next_save = state.seconds + _SAVE_SECONDS
     evaluations_done = int(job.progress * EVALUATIONS)
     evaluation_clock = EvaluationClock(state.seconds)
@@ -99,7 +99,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 micro_batches, position = _next_micro_batches(batches, run.accumulate)
 
                 # Stop flag, clock and counts, summed over all processes.
-                seconds = time.perf_counter() - start if world.first else 0.0
+                seconds = clock_seconds() - start if world.first else 0.0
                 tokens = sum(0 if batch.dummy else batch.tokens for batch in micro_batches)
                 flops = 0.0
                 if job.meter.peak_flops:
@@ -181,14 +181,14 @@ def _next_micro_batches(
             return micro_batches, position
 
 
-def _evaluation_due(job: Job, clock: "EvaluationClock", done: int) -> bool:
+def _evaluation_due(job: Job, evaluations: "EvaluationClock", done: int) -> bool:
     """Whether to evaluate now; ``done``: evaluations so far of a run without ``eval_every``."""
     if job.run.eval_every:
         due = job.state.step % job.run.eval_every == 0
     else:
         due = int(job.progress * EVALUATIONS) > done
     if due and job.limited_by_time:
-        in_time = clock.has_time(job.state.seconds)
+        in_time = evaluations.has_time(job.state.seconds)
         due = bool(job.world.total([in_time and job.world.first])[0])
     return due
 
@@ -347,9 +347,9 @@ class EvaluationClock:
     @contextlib.contextmanager
     def measure(self) -> Iterator[None]:
         """A context whose duration is added."""
-        begin = time.perf_counter()
+        begin = clock_seconds()
         yield
-        self.last = time.perf_counter() - begin
+        self.last = clock_seconds() - begin
         self.total += self.last
         self.longest = max(self.longest, self.last)
 

@@ -5,7 +5,6 @@ values (regress).
 """
 
 import math
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import torch
 from ownbert.corpus.sparse import Matrix
 from ownbert.exceptions import needing
 from ownbert.threads import adapt_threads
-from ownbert.time_limit import check_time, seconds_left
+from ownbert.time_limit import check_time, clock_seconds, seconds_left
 
 LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
 # Inverse regularisation strengths to try, in this order, for logistic regression and for squared
@@ -301,11 +300,11 @@ def _dense_regression(
         nonlocal iterations
         iterations += 1
         adapt_threads()
-        spent = time.monotonic() - started
+        spent = clock_seconds() - started
         if iterations >= _FEWEST_ITERATIONS and (spent > seconds or seconds_left() <= 0):
             raise StopIteration
 
-    started = time.monotonic()
+    started = clock_seconds()
     optimum: Any = minimize(
         objective,
         start.ravel(),

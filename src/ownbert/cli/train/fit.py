@@ -53,6 +53,14 @@ def fit(
         bool, typer.Option("--resume", help="Resume a stopped run.", rich_help_panel=RUN)
     ] = False,
     overwrite: Overwrite = False,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            help="Repeat the steps of the finished run in this folder, not by the clock: the same "
+            "result, to the bit.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -99,6 +107,7 @@ def fit(
         overwrite=overwrite,
         quiet=quiet,
         debug=debug,
+        replay=replay,
         started=started,
         **settings,
     )

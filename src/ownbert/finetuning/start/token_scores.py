@@ -15,7 +15,6 @@ V tokens of the vocabulary, P pairs of tokens, C labels, N rows, D hidden size b
 that hold scores.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from ownbert.finetuning.start.token_codes import CodeChannels
 from ownbert.finetuning.start.token_pairs import add_pairs, informative_pairs, pair_counts
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
-from ownbert.time_limit import check_time, seconds_left
+from ownbert.time_limit import check_time, clock_seconds, seconds_left
 from ownbert.views.linear_models import Targets, fit_linear
 
 # Maximum number of channels for scores; the scores of more labels are approximated by this number.
@@ -168,9 +167,9 @@ def fit_token_scores(
         raise InputError("no word of the texts is in the vocabulary of the network")
 
     if most_pairs and texts >= 2 * _HELD_OUT_EVERY:
-        start = time.monotonic()
+        start = clock_seconds()
         table, bias = _ridge(features[~held_out], scores[~held_out], alone)
-        if seconds_left() < _PAIRS_TIME * (time.monotonic() - start):
+        if seconds_left() < _PAIRS_TIME * (clock_seconds() - start):
             return TokenScores(table, bias, pairs, special, damped)
         residual = scores - features @ table - bias
         chosen = informative_pairs(tokens, residual, ~held_out, vocab_size, most_pairs)

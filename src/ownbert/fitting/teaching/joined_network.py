@@ -6,7 +6,6 @@ rows, C labels or regression values.
 
 import contextlib
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,7 @@ from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
-from ownbert.time_limit import OutOfTime, seconds_left, time_limit
+from ownbert.time_limit import OutOfTime, clock_seconds, seconds_left, time_limit
 from ownbert.views.blending import clearly_better, fit_blend, loss
 from ownbert.views.linear_models import Targets
 
@@ -176,11 +175,11 @@ def _fit_scores(
 
     if like is not None:
         return imitated(like.damped).fit_like(like)
-    start_time = time.monotonic()
+    start_time = clock_seconds()
     best = imitated(False)
     with contextlib.suppress(OutOfTime), time_limit(seconds_left() / 2):
         best.try_strength(_STRENGTHS[_FIRST])
-    elapsed = time.monotonic() - start_time
+    elapsed = clock_seconds() - start_time
     with contextlib.suppress(OutOfTime), time_limit(_SEARCHING * seconds_left()):
         for further in (_STRENGTHS[_FIRST + 1 :], _STRENGTHS[_FIRST - 1 :: -1]):
             if [*itertools.takewhile(best.try_strength, further)]:
@@ -329,11 +328,11 @@ def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
 def _texts(given: FitInput, learnt: np.ndarray, most: int, seconds: float) -> Iterator[Row]:
     """Yield the training rows ``learnt``, then as many other texts as can probably be scored in the
     rest of ``seconds``."""
-    start, rows, seed = time.monotonic(), given.rows, given.recipe.seed
+    start, rows, seed = clock_seconds(), given.rows, given.recipe.seed
     yield from (Row(0, rows.rows[i].texts) for i in learnt)
     if len(rows.rows[0].texts) > 1:
         return
-    elapsed = max(1e-3, time.monotonic() - start)
+    elapsed = max(1e-3, clock_seconds() - start)
     count = min(most - len(learnt), max(0, int(len(learnt) * (seconds / elapsed - 1))))
     texts = (given.labelled, given.similar)
     pieces, mixed = taught_texts(rows, *texts, count, given=False, seed=seed)

@@ -4,7 +4,6 @@ Its teachers were trained only on the first fold's training rows, so its metric 
 held-out rows is not biased by labels of these rows.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.time_limit import clock_seconds
 from ownbert.train.watch.log import read_log
 from ownbert.views.blending import from_scores
 
@@ -67,7 +67,7 @@ def teach(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    start, rows, recipe = time.monotonic(), compared.rows, given.recipe
+    start, rows, recipe = clock_seconds(), compared.rows, given.recipe
     pretrained = recipe.model is None  # on these texts
     finetuned = folder / next(c for c in compared.candidates if c.name == "network").first[0]
     wide, narrow = (describe(own).config.hidden_size for own in (base, finetuned))
@@ -95,7 +95,7 @@ def teach(
         taught_rows(rows, texts, from_scores(rows.task.name, scores)),
         base,
         path,
-        seconds=seconds - (time.monotonic() - start),
+        seconds=seconds - (clock_seconds() - start),
         device=recipe.device,
         seed=recipe.seed,
         settings=settings,

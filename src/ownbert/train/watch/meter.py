@@ -1,9 +1,9 @@
 """Statistics for the next log row: sums over steps, tokens, FLOPs and time."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 from ownbert.objectives.objective import Loss, Objective
+from ownbert.time_limit import clock_seconds
 from ownbert.train.distributed import World
 from ownbert.train.state import TrainState
 from ownbert.train.step import StepStats, add
@@ -31,11 +31,11 @@ class Meter:
 
     def pause(self) -> None:
         """Restart the clock, to exclude evaluations and saves from the training time."""
-        self.started = time.perf_counter()
+        self.started = clock_seconds()
 
     def add(self, stats: StepStats, tokens: int, flops: float, world: World) -> None:
         """Add a step; ``tokens`` and ``flops`` are totals of all processes."""
-        now = time.perf_counter()
+        now = clock_seconds()
         self.seconds += now - self.started
         self.started = now
         self.tokens += tokens
