@@ -218,13 +218,13 @@ class PretrainingData:
         tokens = self.spans.stops - self.spans.starts
         if self.pairs is not None:
             tokens = np.maximum(tokens, 2)  # a single token also gets a second part
-        return np.minimum(tokens + _special(self.pairs), self.max_length)
+        return np.minimum(tokens + _special(self.format, self.pairs), self.max_length)
 
     def example(self, epoch: int, index: int) -> Example:
         """The example of span ``index`` in ``epoch``: a pure function of (seed, epoch, index)."""
         rng = _generator(self.seed, epoch, index)
         start, stop = int(self.spans.starts[index]), int(self.spans.stops[index])
-        budget = self.max_length - _special(self.pairs)
+        budget = self.max_length - _special(self.format, self.pairs)
         if rng.random() < self.short_rate:
             budget = int(rng.integers(2, budget + 1))
         if stop - start > budget:
@@ -241,19 +241,13 @@ class PretrainingData:
     def _assemble(
         self, parts: Sequence[range], label: int | None, rng: np.random.Generator
     ) -> Example:
-        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], masked."""
-        around = self.format
-        size = around.special(1) - 1 + sum(map(len, parts)) + len(parts)
-        ids = np.full(size, around.sep_id, dtype=np.int64)
-        types = np.zeros(len(ids), dtype=np.int64)
+        """The sequence of one or two texts as in fine-tuning (``InputFormat``), masked."""
+        ids, types, starts = self.format.template(*map(len, parts))
         words, features, table = self._words, self._features, None
         begins = None if words is None else np.ones(len(ids), dtype=bool)
         if features is not None:
             table = np.zeros((len(ids), features.shape[1]), dtype=np.int64)
-        if around.cls_id is not None:
-            ids[-1 if around.cls_last else 0] = around.cls_id
-        at = around.before
-        for kind, part in enumerate(parts):
+        for at, part in zip(starts, parts, strict=True):
             end = at + len(part)
             ids[at:end] = self._tokens[part.start : part.stop]
             if words is not None and begins is not None:
@@ -261,10 +255,6 @@ class PretrainingData:
                 begins[at] = True  # the rest of a split word counts as a word
             if features is not None and table is not None:
                 table[at:end] = features[part.start : part.stop]
-            types[at : end + 1] = kind
-            at = end + 1
-        if around.cls_last:
-            types[-1] = around.types(1)[0]
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
         whole = Example(ids, types, next_sentence=label, words=table)
@@ -353,9 +343,9 @@ class PretrainingData:
         return other if other < low else other + high - low
 
 
-def _special(pairs: str | None) -> int:
+def _special(input_format: InputFormat, pairs: str | None) -> int:
     """Number of special tokens around the parts."""
-    return 2 if pairs is None else 3
+    return input_format.special(1 if pairs is None else 2)
 
 
 def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
@@ -411,7 +401,9 @@ def pretraining_data(
         raise InputError(f"max_length {max_length} is too short; at least 8")
     maybe(known(*PAIRS))("pairs", pairs)
     split = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
-    train, held_out_spans = split.spans(store.sentence_ends, max_length - _special(pairs))
+    train, held_out_spans = split.spans(
+        store.sentence_ends, max_length - _special(tokenizer.input_format, pairs)
+    )
     if pairs == "nsp" and len(train) < 2:
         raise InputError(
             "next-sentence prediction needs at least two documents, or a longer one; pretrain "

@@ -56,6 +56,8 @@ from ownbert.train.watch.log import read_log
 # those of larger sizes are conservative values for the same small batches.
 _RATES = {128: 2e-3, 256: 1.5e-3, 512: 7e-4, 768: 2e-4}
 _LARGE_RATE = 1e-4
+# Key of a saved state.
+_AROUND = "special tokens around texts"
 
 _PREVIEWED_SEQUENCES = 3
 
@@ -194,7 +196,11 @@ class Pretraining(TrainingRun):
 
     def _identity(self) -> dict[str, str]:
         store, tokenizer = self.store, self.vocabularies[0]
-        return {
+        texts = {1 if one.pairs is None else 2 for one in objectives_of(self.recipe.objectives)}
+        around = {count: tokenizer.input_format.special(count) for count in sorted(texts)}
+        # Earlier versions had the special tokens of BERT around the texts of all tokenizers.
+        new = {} if all(n == count + 1 for count, n in around.items()) else {_AROUND: str(around)}
+        return new | {
             "corpus": f"{store.documents:,} documents of {len(store.tokens):,} tokens "
             f"({store.identity})",
             "vocabulary": f"{tokenizer.vocab_size:,} tokens ({tokenizer.fingerprint()[:12]})",

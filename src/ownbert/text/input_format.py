@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 # Token type of XLNet's <cls>.
 _CLS_SEGMENT = 2
 
@@ -46,22 +48,40 @@ class InputFormat:
         """The number of special tokens after the last text."""
         return 2 if self.cls_last else 1
 
+    def template(self, *lengths: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        """The sequence of one or two texts with these numbers of tokens.
+
+        Returns:
+            Its ids, to be filled with those of the texts; its token types; the start of each text.
+        """
+        size = sum(lengths) + self.special(len(lengths))
+        ids = np.full(size, self.sep_id, dtype=np.int64)
+        types = np.zeros(size, dtype=np.int64)
+        starts, at = [], self.before
+        for length in lengths:
+            starts.append(at)
+            at += length + 1 + self.double_sep
+        if len(lengths) > 1 and self.cls_id is not None and not self.double_sep:
+            types[starts[1] :] = 1
+        if self.cls_id is not None:
+            ids[-1 if self.cls_last else 0] = self.cls_id
+        if self.cls_last:
+            types[-1] = _CLS_SEGMENT
+        return ids, types, starts
+
     def one(self, ids: Sequence[int]) -> list[int]:
         """The ids of a text with special tokens."""
-        if self.cls_last:
-            return [*ids, self.sep_id, *self._cls]
-        return [*self._cls, *ids, self.sep_id]
+        return self._filled(ids)[0]
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
         """The ids of a pair of texts with special tokens, and their token types."""
-        if self.cls_last:
-            ids = [*first, self.sep_id, *second, self.sep_id, *self._cls]
-            types = [0] * (len(first) + 1) + [1] * (len(second) + 1) + [_CLS_SEGMENT]
-            return ids, types
-        left = [*self._cls, *first, self.sep_id]
-        second_type = 0 if self.double_sep or self.cls_id is None else 1
-        right = [*([self.sep_id] if self.double_sep else []), *second, self.sep_id]
-        return left + right, [0] * len(left) + [second_type] * len(right)
+        return self._filled(first, second)
+
+    def _filled(self, *texts: Sequence[int]) -> tuple[list[int], list[int]]:
+        ids, types, starts = self.template(*map(len, texts))
+        for text, start in zip(texts, starts, strict=True):
+            ids[start : start + len(text)] = text
+        return ids.tolist(), types.tolist()
 
     def types(self, length: int) -> list[int]:
         """The token types of a single text; ``length`` includes special tokens."""

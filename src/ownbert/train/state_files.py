@@ -142,8 +142,13 @@ def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[st
     """Raise ``InputError`` if the content of ``path`` was trained on other data."""
     for name in before.keys() | now.keys():
         if before.get(name) != now.get(name):
+            if name not in before:
+                raise InputError(
+                    f"cannot resume from {path}: an earlier version of ownbert began it with other "
+                    f"{name}; continue with that version, or start over with --overwrite"
+                )
             raise InputError(
-                f"cannot resume from {path}: the {name} was {before.get(name)} and is now "
+                f"cannot resume from {path}: the {name} was {before[name]} and is now "
                 f"{now.get(name)}; use the same, or start over with --overwrite"
             )
 
