@@ -129,8 +129,7 @@ RowsFile = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Output file: .csv, .tsv or .jsonl, also .gz, or .parquet; rows in input order; - is "
-        "standard output.",
+        help="Output file: .csv, .tsv, .jsonl (also .gz) or .parquet; - is standard output.",
     ),
 ]
 ResumeFile = Annotated[

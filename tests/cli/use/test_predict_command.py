@@ -124,7 +124,7 @@ def test_ids_of_every_type_are_written(classifier: Path, tmp_path: Path):
     assert [row["at"] for row in found] == ["2026-01-02 00:00:00", None]
 
 
-@pytest.mark.parametrize("name", ["p.txt", "p.parquet", "p.xlsx", "p"])
+@pytest.mark.parametrize("name", ["p.txt", "p.xlsx", "p"])
 def test_the_name_of_the_output_is_checked_first(name: str, tmp_path: Path):
     """Before the model, which need not exist here, is opened."""
     (tmp_path / "new.csv").write_text("text\na\n")

@@ -45,13 +45,11 @@ class PredictSettings:
         shown="as in training",
         check=between(0, 1, "[]"),
     )
-    probabilities: bool = setting(False, "Include the probabilities of all labels.")
+    probabilities: bool = setting(False, "Add all labels' probabilities.")
     keep: str | None = setting(
         None,
-        "Input columns copied to the output, separated by commas, such as id,date; all: all "
-        "columns.",
+        "Input columns copied to the output: id,date, or all.",
         metavar="COLUMNS",
-        shown="none",
     )
 
 
@@ -89,8 +87,6 @@ def predict(
     of standard input are texts, or JSON objects such as {"text": ..., "text_pair": ...}.
 
     Example: ownbert predict runs/clf new.csv -o predictions.jsonl
-
-    Example: ownbert predict runs/clf new.csv --keep id,date -o predictions.parquet
 
     Example: ownbert predict runs/clf "I want my money back" --top 3
 
