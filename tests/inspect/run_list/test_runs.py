@@ -322,3 +322,39 @@ def test_a_real_run_is_listed(pretrained: Path):
     run = read_run(pretrained)
     assert (run.kind, run.state, run.size, run.step) == ("pretrain", "finished", "tiny", 60)
     assert run.last["mlm_loss"] < run.last["unigram_loss"]
+
+
+def make_fit(folder: Path, score: float | None, minutes: float) -> Path:
+    """A folder of ``ownbert fit`` with a member that is a run; without a score it is unfinished."""
+    make_run(folder / "members" / "network", [3.0])
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"train": "a.csv", "minutes": minutes}))
+    (folder / "fit.json").write_text(json.dumps({"seconds": 60.0}))
+    if score is not None:
+        row = {"name": "blend of all", "score": score, "test_score": None}
+        report = {"best": "blend of all", "metric": "macro_f1", "leaderboard": [row]}
+        (folder / "report.json").write_text(json.dumps(report))
+    ago = time.time() - HOUR
+    os.utime(folder / "fit.json", (ago, ago))
+    return folder
+
+
+def test_fits_have_scores_and_their_members_are_not_listed(tmp_path: Path):
+    make_run(tmp_path / "pre", [2.0])
+    for name, score, minutes in (("a", 0.5, 1), ("b", 0.75, 2), ("c", None, 3)):
+        make_fit(tmp_path / name, score, minutes)
+    runs = find_runs(tmp_path, sort="macro_f1").runs
+    assert [run.name for run in runs][:2] == ["b", "a"]
+    assert {run.name: run.state for run in runs} == {
+        "a": "finished",
+        "b": "finished",
+        "c": "stopped, resumable",
+        "pre": "finished",
+    }
+    table = show_runs(runs).split("\n\n")[0].splitlines()
+    assert table[0] == "fits"
+    assert [line.split()[0] for line in table[2:]] == ["b", "a", "c"]
+    for words in ("0.7500", "blend of all", "2"):
+        assert words in table[2]
+    assert "macro_f1" in runs_csv(runs)
+    (tmp_path / "a" / "report.json").write_text('{"best": 1, "leaderboard": 7}')
+    assert [*find_runs(tmp_path).broken] == [f"{tmp_path / 'a'} has a damaged report.json"]

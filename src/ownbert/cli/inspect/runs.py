@@ -27,7 +27,7 @@ def runs(
         ),
     ] = None,
 ) -> None:
-    """List the runs in a folder: their states, differing settings and results.
+    """List the fits and runs in a folder: their states, differing settings and results.
 
     Example: ownbert runs runs --sort mlm_loss
     """

@@ -15,12 +15,14 @@ from ownbert.families import ENCODER_DECODERS, FAMILIES
 from ownbert.families.mapping.family import OWN
 from ownbert.files.json_files import read_json, read_yaml
 from ownbert.objectives import PRETRAINING
-from ownbert.run.file_names import RECIPE
+from ownbert.run.file_names import RECIPE, REPORT
 from ownbert.train.watch.log import LOG, read_log
 from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE
 
 # Saved states, as in ownbert.train.state_files, whose import loads torch.
 _STATES = "checkpoints/step-*"
+# The state of a fit, as in ownbert.fitting.fit_state, whose import loads torch.
+_FIT = "fit.json"
 _SKIPPED = ("checkpoints", "tensorboard", "node_modules")
 
 # A run whose last log row is at most this old, in seconds, may still be running.
@@ -42,7 +44,7 @@ class RunSummary:
 
     Args:
         name: folder relative to the searched one.
-        kind: pretrain or finetune.
+        kind: fit, pretrain or finetune.
         state: finished, or the progress.
         size: name of the model size, or layers x hidden size.
         written: time of the last log row, in seconds since 1970.
@@ -50,9 +52,10 @@ class RunSummary:
         step, tokens: trained so far.
         tokens_per_second: median throughput.
         settings: settings by dotted name.
-        last: metrics of the last evaluation.
+        last: metrics of the last evaluation; for a fit those of the model that predicts.
         best: best value of each metric, and its step.
         rows: rows of the log.
+        model: for a fit, the title of the model that predicts.
     """
 
     name: str
@@ -69,6 +72,7 @@ class RunSummary:
     last: Mapping[str, float]
     best: Mapping[str, tuple[float, int]]
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
+    model: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """All fields except the rows as JSON values; the time in ISO 8601."""
@@ -121,6 +125,8 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
     Raises:
         InputError: the log or the recipe is missing or damaged.
     """
+    if (folder / _FIT).exists():
+        return _read_fit(folder, name or folder.name)
     for needed in (RECIPE, LOG):
         if not (folder / needed).exists():
             raise InputError(f"{folder} has no {needed}")
@@ -146,6 +152,42 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
         last=_metrics(evaluations[-1]) if evaluations else {},
         best=_best(evaluations),
         rows=rows,
+    )
+
+
+def _read_fit(folder: Path, name: str) -> RunSummary:
+    """Read a folder of ``ownbert fit``; without a report it is unfinished."""
+    state, report = read_json(folder / _FIT), read_json(folder / REPORT, missing={})
+    written = (folder / _FIT).stat().st_mtime
+    last: dict[str, float] = {}
+    try:
+        seconds = float(state["seconds"])
+        model = str(report.get("best", ""))
+        if report:
+            row = next(row for row in report["leaderboard"] if row["name"] == model)
+            metric = str(report["metric"])
+            scores = {metric: row["score"], f"test_{metric}": row["test_score"]}
+            last = {k: float(v) for k, v in scores.items() if v is not None}
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
+        raise InputError(f"{folder} has a damaged {REPORT if report else _FIT}") from None
+    ago = time.time() - written
+    active = f"active {max(0, round(ago))} s ago" if ago < _ACTIVE else "stopped, resumable"
+    return RunSummary(
+        name=name,
+        folder=folder,
+        kind="fit",
+        state="finished" if report else active,
+        size=_size(folder, {"model.size": "-"}),
+        written=written,
+        seconds=seconds,
+        step=0,
+        tokens=0,
+        tokens_per_second=None,
+        settings=dict(_flat(_recipe(folder / RECIPE))),
+        last=last,
+        best={metric: (value, 0) for metric, value in last.items()},
+        rows=(),
+        model=model,
     )
 
 
@@ -180,10 +222,12 @@ def lower_is_better(metric: str) -> bool:
 
 
 def _candidates(top: Path) -> Iterator[Path]:
-    """Yield folders with a log; folders inside a run are not searched."""
+    """Yield fits, and other folders with a log; the members of a fit are not runs."""
     for path, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
-        if LOG in files:
+        if _FIT in files:
+            folders.clear()
+        if _FIT in files or LOG in files:
             yield Path(path)
 
 

@@ -21,7 +21,7 @@ from ownbert.train.watch.metric_names import decimals, shown_name
 from ownbert.train.watch.training_curves import draw_runs
 
 _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
-_TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}
+_TITLES = {"fit": "fits", "pretrain": "pretraining", "finetune": "fine-tuning"}
 _NAMES = {
     "mlm_loss": "MLM loss",
     "mlm_accuracy": "MLM accuracy",
@@ -40,7 +40,7 @@ _NAMES = {
 
 
 def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
-    """Tables of pretraining and fine-tuning runs: state, time, differing settings, results.
+    """Tables of fits, pretraining and fine-tuning runs: state, time, differing settings, results.
 
     Args:
         runs: runs to compare.
@@ -83,7 +83,7 @@ def draw(runs: Sequence[RunSummary], path: Path) -> Path:
     for kind in _TITLES:
         chosen = [run for run in runs if run.kind == kind]
         metric = main_metric(chosen)
-        if metric is not None:
+        if metric is not None and kind != "fit":  # which has no curve
             rows = {run.name: run.rows for run in chosen if metric in run.last}
             panels.setdefault(metric, {}).update(rows)
     if not panels:
@@ -110,10 +110,13 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
     for name, last in zip(names, short, strict=True):
         heading = name if short.count(last) > 1 or last in _HEADINGS else last
         columns[heading] = [_setting(run.settings.get(name)) for run in runs]
-    columns["steps"] = [f"{run.step:,}" for run in runs]
-    columns["tokens"] = [f"{run.tokens:,}" for run in runs]
-    speeds = [run.tokens_per_second for run in runs]
-    columns["tokens/s"] = ["-" if speed is None else f"{speed:,.0f}" for speed in speeds]
+    if runs[0].kind == "fit":
+        columns["model"] = [run.model or "-" for run in runs]
+    else:
+        columns["steps"] = [f"{run.step:,}" for run in runs]
+        columns["tokens"] = [f"{run.tokens:,}" for run in runs]
+        speeds = [run.tokens_per_second for run in runs]
+        columns["tokens/s"] = ["-" if speed is None else f"{speed:,.0f}" for speed in speeds]
     for name in dict.fromkeys(name for run in runs for name in run.last):
         heading = translated(_NAMES.get(name) or shown_name(name))
         columns[heading] = [_result(run, name) for run in runs]
