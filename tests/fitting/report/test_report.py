@@ -214,7 +214,7 @@ def test_test_rows_that_were_learnt_from_are_said_at_once():
 
 
 def test_a_test_score_far_below_is_the_first_advice():
-    """The report had good news only: well calibrated, more labels would hardly improve the score."""
+    """The report had good news only: well calibrated, more labels would hardly help."""
     best = replace(NETWORK, score=0.996, spread=0.003, test_score=0.572)
     calibrated = replace(made_report().calibration, error=0.01, by_chance=0.02)
     given = {"leaderboard": (LINEAR, best), "test_rows": 300, "held_out": 600}
@@ -224,6 +224,9 @@ def test_a_test_score_far_below_is_the_first_advice():
     assert "Expect the score of the test set" in first.sentence
     assert "(use --group), changes over time (use --time-column), or test" in first.sentence
     assert first.figure == "macro_f1 0.996; test set 0.572"
+    trust = headline(report)[2]
+    assert "it is only 0.572: expect this on new texts" in trust
+    assert "accurate to" not in trust
     (calibration,) = (one for one in others if "well calibrated" in one.sentence)
     assert calibration.kind == "note"
     assert calibration.sentence.endswith("held-out rows only, not to the test set.")
@@ -235,6 +238,7 @@ def test_a_test_score_far_below_is_the_first_advice():
     better = replace(report, leaderboard=(LINEAR, replace(best, test_score=0.995)))
     for one in (few, better):
         assert kinds(one)["Probabilities are"] == "fine"
+        assert "accurate to about" in headline(one)[2]
     worse = replace(best, score=0.2, spread=0.01, test_score=0.9)
     report = small(**given | {"leaderboard": (worse,)}, metric="log_loss", lower=True)
     assert "Expect the" in kinds(report)

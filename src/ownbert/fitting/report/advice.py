@@ -199,15 +199,18 @@ def _against_baseline(report: Report) -> str:
 def _trust(report: Report) -> str:
     best, parts = report.winner, []
     rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
-    if shown_spread(best.spread) is not None:
+    far_below = test_score_is_far_below(report)
+    if shown_spread(best.spread) is not None and not far_below:
         assert best.spread is not None
         parts.append(f"The score{rows} is accurate to about ±{2 * best.spread:.3f}.")
     elif rows:
         parts.append(f"The score was measured{rows}.")
     if best.test_score is not None:
-        parts.append(
-            f"On the test set, which was not used for selection, it is {best.test_score:.3f}."
-        )
+        it_is = "On the test set, which was not used for selection, it is"
+        if far_below:
+            parts.append(f"{it_is} only {best.test_score:.3f}: expect this on new texts.")
+        else:
+            parts.append(f"{it_is} {best.test_score:.3f}.")
         if report.learnt_from_test:
             parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
         if report.known_groups_in_test:

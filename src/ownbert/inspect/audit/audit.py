@@ -29,6 +29,7 @@ from ownbert.run.file_names import CANARIES
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import auroc
+from ownbert.tasks.related_rows import row_key, text_key
 from ownbert.tasks.task import NoTaskHead
 
 MOST_TEXTS = 2000  # maximum texts scored per side
@@ -193,14 +194,14 @@ def _of_texts(
     (kept, count), (others, _) = (
         drawn((t for t in texts(each) if t.strip()), most) for each in (train, held_out)
     )
-    unseen = set(others)
+    unseen = set(map(text_key, others))
     counts: Counter[str] = Counter()
     tokenizer = scorer.filler.tokenizer
     for block in blocks(texts(train), size=len):
-        unseen.difference_update(block)
+        unseen.difference_update(map(text_key, block))
         for ids, _ in tokenizer.with_offsets(block):
             counts.update(tokenizer.tokens(ids.tolist()))
-    others = [text for text in others if text in unseen]
+    others = [text for text in others if text_key(text) in unseen]
     _require(len(kept), len(others))
     if say is not None and count > len(kept):
         say(f"note: {len(kept):,} of the {count:,} training texts are scored")
@@ -226,8 +227,9 @@ def _mean(scored: ScoredText, counts: Counter[str]) -> float | None:
 def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
     task: Any = opened.task
     members, others = (read_labelled_rows(task, each, opened.folder) for each in (train, held_out))
-    known, losses = {row.texts for row in members}, []
-    sides = [drawn(members, most)[0], drawn([r for r in others if r.texts not in known], most)[0]]
+    known, losses = set(map(row_key, members)), []
+    others = [row for row in others if row_key(row) not in known]
+    sides = [drawn(each, most)[0] for each in (members, others)]
     _require(*map(len, sides))
     for rows in sides:
         probabilities = all_raws(opened, rows)
