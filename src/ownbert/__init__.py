@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
     from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
+    from ownbert.inspect.model_comparison import compare as compare
     from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.pretraining_run import pretrain as pretrain
@@ -86,6 +87,7 @@ _MODULES = {
     "OwnBertRegressor": "finetuning.estimator",
     "Explainer": "inspect.explain.explain",
     "audit": "inspect.audit.audit",
+    "compare": "inspect.model_comparison",
     "build_index": "unlabelled.index",
     "describe": "inspect.overview.describe",
     "duplicates": "unlabelled.duplicates",

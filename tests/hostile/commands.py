@@ -52,6 +52,7 @@ _OTHERS: dict[Names, dict[str, Any]] = {
         "--layers": "1",
         "--heads": "2",
     },
+    ("compare",): {"first": f"{IN}bert", "second": f"{IN}bert"},
     ("probe",): {"model": f"{IN}bert", "--train": f"{IN}train.csv"},
     ("translate", "train"): {
         "--source": f"{IN}source.txt",

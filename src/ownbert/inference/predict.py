@@ -1,7 +1,6 @@
 """Prediction and evaluation on files."""
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -30,17 +29,16 @@ from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import RECIPE
-from ownbert.tables.columns import ColumnNames, find_columns, id_value, kept_columns
+from ownbert.tables.columns import ColumnNames, find_columns, kept_columns
 from ownbert.tables.columns import id_column as id_column_of
 from ownbert.tables.tables import columns as columns_of
 from ownbert.tables.tables import is_known, kind_of, read_values
 from ownbert.tables.texts_or_files import text_or_file
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
-_NEEDS_TABLE = "--keep needs a table: .csv, .tsv, .jsonl or .parquet"
 # Options that are recorded even if they are not given, as in files of earlier versions.
 _RECORDED = ("top", "threshold", "probabilities")
 
@@ -237,11 +235,11 @@ class RowPredictions:
         """The rows with the values of the columns to keep, which are read in step with them."""
         is_file = isinstance(source, str | os.PathLike)
         if self.opened.task.reads_arrays or (is_file and kind_of(source) == "txt"):
-            raise InputError(_NEEDS_TABLE)
+            raise needs_table("--keep")
         if isinstance(data, Iterator):
             raise InputError("--keep needs a file or a table, which can be read twice")
         names = kept_columns(source, self._options.keep)
-        return _joined_by_line(rows, names, read_values(source, names))
+        return with_columns(rows, source, names, option="--keep")
 
     def refuse_kind(self, kind: str) -> None:
         """Raise ``InputError`` unless the task can read files of this kind in parts."""
@@ -308,24 +306,6 @@ class RowPredictions:
             "options": {k: v for k, v in asdict(self._options).items() if k in _RECORDED or v},
             **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }
-
-
-def _joined_by_line(
-    rows: Iterator[Row], names: Sequence[str], values: Iterator[tuple[int, tuple[Any, ...]]]
-) -> Iterator[Row]:
-    """Rows with the values of the same lines."""
-    for row in rows:
-        cells = next((cells for line, cells in values if line == row.line), None)
-        if cells is None:  # such as questions of SQuAD, of which a line has many
-            raise InputError(_NEEDS_TABLE)
-        kept = ((name, _plain(value)) for name, value in zip(names, cells, strict=True))
-        yield replace(row, kept=tuple(kept))
-
-
-def _plain(value: Any) -> Any:
-    """A cell as a value of JSON; numbers that are not finite are missing values."""
-    value = id_value(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _require_ids(task: Task, source: Any, name: str) -> None:

@@ -1,13 +1,24 @@
 """Rows of tasks: texts, target and line."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ownbert.exceptions import InputError
 from ownbert.tables.columns import id_column, id_value
 from ownbert.tables.feature_cells import Cells, read_features
-from ownbert.tables.tables import Source, as_text, at_least_one, place, read_values
+from ownbert.tables.memory import MemoryTable
+from ownbert.tables.tables import (
+    Source,
+    as_text,
+    at_least_one,
+    columns,
+    kind_of,
+    place,
+    read_values,
+    require_column,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,43 @@ def read_table(
         if features:
             tags = read_features(values[start:end], features, len(row_texts[0].split()), where)
         yield TableRow(line, where, row_texts, values[len(texts) : start], row_id, tags)
+
+
+def with_columns(
+    rows: Iterable[Row], source: Source, names: Sequence[str], *, option: str
+) -> Iterator[Row]:
+    """Rows with the values of further columns (``Row.kept``), which are read in step with them.
+
+    Args:
+        rows: the rows of a table, in its order.
+        source: the table.
+        names: columns of the table.
+        option: option that names them, for messages.
+
+    Raises:
+        InputError: the rows do not come from a table, or a column is missing.
+    """
+    if not isinstance(source, MemoryTable) and kind_of(source) == "txt":
+        raise needs_table(option)
+    names = [require_column(columns(source), name, source=source, option=option) for name in names]
+    values = read_values(source, names)
+    for row in rows:
+        cells = next((cells for line, cells in values if line == row.line), None)
+        if cells is None:  # such as questions of SQuAD, of which a line has many
+            raise needs_table(option)
+        kept = ((name, _json_value(value)) for name, value in zip(names, cells, strict=True))
+        yield replace(row, kept=tuple(kept))
+
+
+def needs_table(option: str) -> InputError:
+    """The error for an option with columns if rows do not come from a table."""
+    return InputError(f"{option} needs a table: .csv, .tsv, .jsonl or .parquet")
+
+
+def _json_value(value: Any) -> Any:
+    """A cell as a value of JSON; numbers that are not finite are missing values."""
+    value = id_value(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def label_text(value: Any, where: str) -> str:

@@ -58,7 +58,7 @@ def as_text(report: Report) -> str:
     for sentence in filter(None, rest):
         console.print(Text(cleaned(translated(sentence), SENTENCE)))
     board, *others = sections(report)
-    _print_section(console, board)
+    print_section(console, board)
     if report.advice:
         console.print(f"\n{translated('What to do next').upper()}")
         for one in report.advice:
@@ -67,7 +67,7 @@ def as_text(report: Report) -> str:
             mark = {"do": "*", "note": "-"}.get(one.kind, " ")
             console.print(Padding(Text(f"{mark} {words}"), (0, 0, 0, 2)))
     for section in others:
-        _print_section(console, section)
+        print_section(console, section)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
@@ -82,7 +82,8 @@ def as_json(report: Report) -> dict[str, Any]:
     return {"headline": _plain(headline(report)), **values, "best": _plain(report.winner.name)}
 
 
-def _print_section(console: Any, section: Section) -> None:
+def print_section(console: Any, section: Section) -> None:
+    """Print a section's title, sentence, and table or texts."""
     console.print(f"\n{section.title.upper()}")
     if section.lead:
         console.print(Text(section.lead))

@@ -1,0 +1,444 @@
+"""Two models on the same labelled rows: scores, their difference, and where they differ.
+
+N: rows.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.exceptions import InputError, counted, percent
+from ownbert.files.encodings import reads_encoding
+from ownbert.files.input_files import refuse_same
+from ownbert.files.json_files import require_json_name, write_json
+from ownbert.fitting.report.sections import Section
+from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.open_folder import open_folder
+from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
+from ownbert.inspect.errors.judgement import JUDGES
+from ownbert.inspect.section_page import as_text, write_page
+from ownbert.language import translated
+from ownbert.nn.default_dtype import in_float32
+from ownbert.pages import cleaned
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.question_answering.answer_metrics import compare as compare_answers
+from ownbert.tasks.related_rows import clusters_of
+from ownbert.tasks.rows import Row, with_columns
+from ownbert.tasks.task import Task
+from ownbert.train.watch.metric_names import LOWER, decimals, shown_name
+
+# Bootstrap samples: at most, at least, and their rows together.
+_MOST_SAMPLES, _FEWEST_SAMPLES, _SAMPLED_ROWS = 1000, 100, 2_000_000
+_LEVEL = (0.025, 0.975)
+_CHANGES = 10
+_TEXT = 200  # characters shown of a text
+_LABEL = 40  # characters shown of a label or an answer
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """A metric of two models.
+
+    Args:
+        first: value of the first model.
+        second: value of the second model.
+        low, high: 95% interval of ``second - first``, from a paired bootstrap over rows; None if
+            the metric is not defined for most samples.
+    """
+
+    first: float
+    second: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class DifferingRow:
+    """A row for which the models differ.
+
+    Args:
+        line: line in the file, or number of the row.
+        text: text of the row.
+        label: true label or value.
+        first: prediction of the first model.
+        second: prediction of the second model.
+    """
+
+    line: int
+    text: str
+    label: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Two models on the same labelled rows.
+
+    Args:
+        task: task of both models.
+        models: the two folders.
+        rows: number of rows N.
+        clusters: number of independent clusters of rows: copies of a text, and rows with the same
+            value of the group column, belong together.
+        metric: main metric.
+        scores: all metrics.
+        equal: share of rows with the same prediction.
+        right: number of rows that both, only the first, only the second, and neither predicts
+            right; None for numbers, of which only the distance is known.
+        closer: for numbers, rows in which the first and the second model is closer to the truth.
+        changes: (label, first prediction, second prediction, count) of rows with different
+            predictions, most frequent first.
+        first_right: rows that only the first model predicts right; for numbers, those in which it
+            is closer by most.
+        second_right: the same for the second model.
+    """
+
+    task: str
+    models: tuple[str, str]
+    rows: int
+    clusters: int
+    metric: str
+    scores: Mapping[str, ScoreDifference]
+    equal: float
+    right: Mapping[str, int] | None
+    closer: Mapping[str, int] | None
+    changes: tuple[tuple[str, str, str, int], ...]
+    first_right: tuple[DifferingRow, ...]
+    second_right: tuple[DifferingRow, ...]
+
+    @property
+    def better(self) -> int | None:
+        """The model whose main metric is better by more than chance: 0 or 1; None: neither."""
+        found = self.scores[self.metric]
+        if found.low is None or found.high is None or found.low <= 0 <= found.high:
+            return None
+        return int((found.low > 0) != (self.metric in LOWER))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The results as JSON values."""
+        return asdict(self)
+
+
+@reads_encoding
+@in_float32
+def compare(
+    first: str | Path,
+    second: str | Path,
+    data: Any,
+    labels: Any = None,
+    *,
+    group: str | None = None,
+    metric: str | None = None,
+    rows: int = 10,
+    output: str | Path | None = None,
+    html: str | Path | None = None,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    label_column: str | None = None,
+    encoding: str | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    network: bool = False,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> ModelComparison:
+    """Compare two model folders on the same labelled rows.
+
+    Args:
+        first, second: folders of fine-tuned models, ensembles or blends for the same task.
+        data, labels: see ``ownbert.evaluate``.
+        group: column of a table; rows with the same value, such as a customer, are not
+            independent and are drawn together.
+        metric: metric that decides which model is better; by default the task's main metric.
+        rows: maximum number of rows per model that only it predicts right.
+        output: file to write the results to, as JSON.
+        html: file to write the results to, as a page.
+        text_column, second_column, label_column: columns of the rows; by default as in training.
+        encoding: encoding of text files; by default UTF-8.
+        device, precision, network: see ``ownbert.evaluate``.
+        progress: called with the number of predictions so far.
+        say: called with notes and warnings.
+
+    Raises:
+        InputError: the tasks differ, or a row cannot be read or has a label that a model does not
+            know.
+
+    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
+    """
+    for path in (output, html):
+        refuse_same([first, second, data], path)
+    if output is not None:
+        require_json_name(output)
+    columns = ColumnNames(text_column, second_column, label_column)
+    if labels is not None:
+        data = (data, labels)
+    compute = Compute(device, precision, network=network)
+    opened = [open_folder(folder, compute, columns=columns) for folder in (first, second)]
+    task = opened[0].task
+    names = [each.task.name for each in opened]
+    if names[0] != names[1]:
+        raise InputError(
+            f"{first} and {second} are for different tasks: {names[0]} and {names[1]}; compare "
+            "models for the same task"
+        )
+    if task.name not in JUDGES:
+        raise InputError(f"compare does not apply to {task.name}; it supports {', '.join(JUDGES)}")
+    read = [read_labelled_rows(each.task, data, each.folder) for each in opened]
+    if [row.target for row in read[0]] != [row.target for row in read[1]]:
+        raise InputError(f"{first} and {second} read different labels from the rows")
+    decided = _decided(opened, read, progress)
+    scored = [
+        each.task.score(own, found).values
+        for each, own, found in zip(opened, read, decided, strict=True)
+    ]
+    shared = [name for name in scored[0] if name in scored[1]]
+    main = metric or next((name for name in task.metrics if name in shared), shared[0])
+    if main not in shared:
+        raise InputError(f"there is no metric {main!r}; choose one of {', '.join(shared)}")
+    clusters = _clusters(task, data, read[0], group)
+    intervals = _intervals(opened, read, decided, clusters, shared)
+    result = ModelComparison(
+        task=task.name,
+        models=(str(first), str(second)),
+        rows=len(read[0]),
+        clusters=int(clusters.max()) + 1,
+        metric=main,
+        scores={
+            name: ScoreDifference(scored[0][name], scored[1][name], *intervals[name])
+            for name in shared
+        },
+        **_differences(opened, read, decided, rows),
+    )
+    for each in opened:
+        say_each((*each.notes(), *each.warnings()), say)
+    if output is not None:
+        write_json(output, result.to_dict())
+    if html is not None:
+        lead, *others = result_lead(result)
+        write_page(Path(html), translated("two models"), [lead, *others], result_sections(result))
+    return result
+
+
+def _decided(
+    opened: Sequence[Opened], read: Sequence[Sequence[Row]], progress: Progress | None
+) -> list[list[Any]]:
+    decided: list[list[Any]] = []
+    for each, rows in zip(opened, read, strict=True):
+        before = len(decided) * len(rows)
+        own = None if progress is None else (lambda n, b=before: progress(b + n))
+        decided.append(decide_all(each, rows, own))
+    return decided
+
+
+def _clusters(task: Task, data: Any, rows: Sequence[Row], group: str | None) -> np.ndarray:
+    """(N) the number of each row's cluster."""
+    keys: list[list[Any]] = [[("text", key) for key in task.fold_keys(row)] for row in rows]
+    if group is not None:
+        source = task.source(data, labelled=True)
+        with_group = with_columns(iter(rows), source, [group], option="--group")
+        for own, row in zip(keys, with_group, strict=True):
+            own += [("group", str(value)) for _, value in row.kept if value not in (None, "")]
+    return clusters_of(keys)
+
+
+def _intervals(
+    opened: Sequence[Opened],
+    read: Sequence[Sequence[Row]],
+    decided: Sequence[Sequence[Any]],
+    clusters: np.ndarray,
+    names: Sequence[str],
+) -> dict[str, tuple[float | None, float | None]]:
+    """95% intervals of the differences, from samples of clusters with replacement."""
+    rng = np.random.default_rng(0)
+    members = np.split(np.argsort(clusters, kind="stable"), np.cumsum(np.bincount(clusters))[:-1])
+    draws = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _SAMPLED_ROWS // len(clusters)))
+    differences = np.full((draws, len(names)), np.nan)
+    for draw in range(draws):
+        chosen = rng.integers(0, len(members), len(members))
+        places = np.concatenate([members[i] for i in chosen]).tolist()
+        values = []
+        for each, rows, found in zip(opened, read, decided, strict=True):
+            scores = each.task.score([rows[i] for i in places], [found[i] for i in places])
+            values.append([scores.values.get(name, np.nan) for name in names])
+        differences[draw] = np.subtract(values[1], values[0])
+    intervals: dict[str, tuple[float | None, float | None]] = {}
+    for name, column in zip(names, differences.T, strict=True):
+        known = column[np.isfinite(column)]
+        low, high = np.quantile(known, _LEVEL).tolist() if len(known) > draws / 2 else (None, None)
+        intervals[name] = low, high
+    return intervals
+
+
+def _differences(
+    opened: Sequence[Opened],
+    read: Sequence[Sequence[Row]],
+    decided: Sequence[Sequence[Any]],
+    most: int,
+) -> dict[str, Any]:
+    """The fields of ``ModelComparison`` about single rows."""
+    plain = [
+        [each.task.plain(one, row) for one, row in zip(found, rows, strict=True)]
+        for each, rows, found in zip(opened, read, decided, strict=True)
+    ]
+    shown = [[_shown(one) for one in column] for column in plain]
+    labels = [cleaned(opened[0].task.readable_target(row), _LABEL) for row in read[0]]
+
+    def differing(places: Sequence[int]) -> tuple[DifferingRow, ...]:
+        return tuple(
+            DifferingRow(
+                read[0][i].line,
+                " ".join(read[0][i].texts),
+                labels[i],
+                shown[0][i],
+                shown[1][i],
+            )
+            for i in places[:most]
+        )
+
+    changes = Counter(
+        (label, *pair) for label, *pair in zip(labels, *shown, strict=True) if pair[0] != pair[1]
+    )
+    equal = np.mean([one == other for one, other in zip(*shown, strict=True)])
+    if opened[0].task.name == "regress":
+        truth = np.asarray([row.target for row in read[0]], dtype=float)
+        spread = np.maximum(truth.std(0), 1e-9)
+        far = [(np.abs(np.stack(column) - truth) / spread).mean(1) for column in decided]
+        gain = far[1] - far[0]  # positive: the first model is closer
+        order = np.argsort(-gain, kind="stable")
+        return {
+            "equal": float(equal),
+            "right": None,
+            "closer": {"first": int((gain > 0).sum()), "second": int((gain < 0).sum())},
+            "changes": (),
+            "first_right": differing([int(i) for i in order if gain[i] > 0]),
+            "second_right": differing([int(i) for i in order[::-1] if gain[i] < 0]),
+        }
+    first, second = (
+        np.asarray([is_right(each.task, row, *one) for row, *one in zip(rows, *own, strict=True)])
+        for each, rows, own in zip(opened, read, zip(decided, plain, strict=True), strict=True)
+    )
+    return {
+        "equal": float(equal),
+        "right": {
+            "both": int((first & second).sum()),
+            "first": int((first & ~second).sum()),
+            "second": int((second & ~first).sum()),
+            "neither": int((~first & ~second).sum()),
+        },
+        "closer": None,
+        "changes": tuple((*names, n) for names, n in changes.most_common(_CHANGES)),
+        "first_right": differing(np.flatnonzero(first & ~second).tolist()),
+        "second_right": differing(np.flatnonzero(second & ~first).tolist()),
+    }
+
+
+def is_right(task: Any, row: Row, decided: Any, plain: Any) -> bool:
+    """Whether a prediction is completely right: all labels, all tags, the answer."""
+    if task.name == "answer":
+        return compare_answers([gold.text for gold in row.target], decided.text)[0] == 1
+    if task.label_sets:
+        wanted = zip(task.labels, task.target(row).tolist(), strict=True)
+        return {*plain} == {label for label, share in wanted if share > 0.5}
+    if task.name == "tag":
+        return tuple(plain) == tuple(row.target)
+    return plain == row.target
+
+
+def _shown(plain: Any) -> str:
+    """A prediction on one line."""
+    if isinstance(plain, float):
+        return f"{plain:.4g}"
+    if isinstance(plain, list | tuple):
+        return cleaned(", ".join(map(_shown, plain)), _LABEL) or "–"
+    return cleaned(str(plain), _LABEL) or "–"
+
+
+def result_lead(result: ModelComparison) -> list[str]:
+    """Sentences: which model is better, and how often they agree."""
+    found = result.scores[result.metric]
+    name = translated(shown_name(result.metric))
+    gap = decimals(found.second - found.first, sign="+")
+    better = result.better
+    if better is None:
+        first = translated(f"No clear difference: {name} {gap} for the second model")
+    else:
+        first = translated(f"{result.models[better]} is better: {name} {gap} for the second model")
+    if found.low is not None and found.high is not None:
+        low, high = (decimals(value, sign="+") for value in (found.low, found.high))
+        first = translated(f"{first} (95% interval {low} to {high})")
+    rows = translated(counted(result.rows, "row"))
+    lines = [first, translated(f"{rows}; {percent(result.equal)} of the predictions are equal")]
+    if result.clusters < result.rows:
+        lines.append(
+            translated(
+                f"The interval treats them as {result.clusters:,} clusters of rows that belong "
+                "together"
+            )
+        )
+    return lines
+
+
+def result_sections(result: ModelComparison) -> list[Section]:
+    """The tables of a comparison."""
+    a, b = translated("first"), translated("second")
+    found = [_scores(result)]
+    counts = result.right or result.closer or {}
+    titles = {
+        "both": translated("both right"),
+        "first": translated("only the first right" if result.right else "the first closer"),
+        "second": translated("only the second right" if result.right else "the second closer"),
+        "neither": translated("neither right"),
+    }
+    rows = tuple(
+        (titles[name], f"{count:,}", percent(count / result.rows)) for name, count in counts.items()
+    )
+    columns = ("", translated("rows"), translated("share"))
+    found.append(Section("right", translated("Rows"), "", columns, rows))
+    if result.changes:
+        columns = (translated("label"), a, b, translated("rows"))
+        rows = tuple((*names, f"{count:,}") for *names, count in result.changes)
+        title = translated("Most frequent different predictions")
+        found.append(Section("changes", title, "", columns, rows, names=3))
+    for key, title, differing in (
+        ("first", titles["first"], result.first_right),
+        ("second", titles["second"], result.second_right),
+    ):
+        columns = (translated("line"), translated("label"), a, b, translated("text"))
+        rows = tuple(
+            (str(row.line), row.label, row.first, row.second, cleaned(row.text, _TEXT))
+            for row in differing
+        )
+        if rows:
+            found.append(Section(f"{key}-right", title.capitalize(), "", columns, rows, names=5))
+    return found
+
+
+def _scores(result: ModelComparison) -> Section:
+    def shown(value: float | None, sign: str = "") -> str:
+        return "–" if value is None else decimals(value, 4, sign)
+
+    rows = tuple(
+        (
+            translated(shown_name(name)),
+            shown(each.first),
+            shown(each.second),
+            shown(each.second - each.first, "+"),
+            f"{shown(each.low, '+')} … {shown(each.high, '+')}",
+        )
+        for name, each in result.scores.items()
+    )
+    columns = ("", translated("first"), translated("second"), translated("difference"))
+    lead = translated(f"First: {result.models[0]}. Second: {result.models[1]}.")
+    return Section(
+        "scores", translated("Scores"), lead, (*columns, translated("95% interval")), rows
+    )
+
+
+def shown_comparison(result: ModelComparison) -> str:
+    """The comparison as text for a terminal."""
+    return as_text(result_lead(result), result_sections(result))
