@@ -2,10 +2,12 @@
 
 import contextlib
 import math
+import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -128,6 +130,28 @@ def in_short(value: Any) -> str:
     except (ValueError, RecursionError):  # huge numbers, or deep nesting
         return f"a {type(value).__name__} that is too long to show"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+
+
+def named_repr(kind: Any, *values: Any, **facts: Any) -> str:
+    """The text for ``__repr__``: the class and values, in brief: users' texts and arrays are not
+    printed, so a notebook does not save them by accident."""
+    parts = [*map(_brief, values), *(f"{name}={_brief(value)}" for name, value in facts.items())]
+    return f"{type(kind).__name__}({', '.join(parts)})"
+
+
+def fields_repr(made: Any) -> str:
+    """``__repr__`` of a dataclass whose fields may be large (``named_repr``)."""
+    return named_repr(made, **{field.name: getattr(made, field.name) for field in fields(made)})
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, str | os.PathLike):
+        return in_short(os.fspath(value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Sized):
+        return f"<{counted(len(value), 'value')}>"
+    return in_short(value)
 
 
 @lru_cache

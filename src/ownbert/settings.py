@@ -7,18 +7,21 @@ its default; the command line is generated from them.
 """
 
 import difflib
+import inspect
+import textwrap
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ownbert.checks import Check, OneOf
-from ownbert.exceptions import InputError, in_short, is_on_command_line
+from ownbert.exceptions import InputError, in_short, is_on_command_line, with_arguments
 from ownbert.files.json_files import parse_yaml, read_yaml
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +232,38 @@ def _names(kind: type) -> Mapping[str, str]:
     dotted = list(settings_of(kind))
     short = {name.rpartition(".")[2]: name for name in reversed(dotted)}
     return short | {name: name for name in dotted}
+
+
+def accepts_settings(recipe: type) -> Callable[[F], F]:
+    """Decorate a function that accepts the settings of ``recipe`` as ``**options``: its signature
+    and its docstring, as ``help`` shows them, list the settings by name."""
+
+    def decorate(function: F) -> F:
+        own = inspect.signature(function)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        lines = []
+        for dotted, declared in settings_of(recipe).items():
+            name = dotted.removesuffix(".folder").rpartition(".")[2]  # model.folder is model
+            first = _names(recipe).get(name, dotted) == dotted
+            if not first or name in own.parameters or not declared.help:
+                continue
+            parameters.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=declared.default,
+                    annotation=declared.type,
+                )
+            )
+            shown = f" Default: {declared.shown}." if isinstance(declared.shown, str) else ""
+            line = f"    {name}: {with_arguments(declared.help)}{shown}"
+            lines.append(textwrap.fill(line, 100, subsequent_indent=" " * 8))
+        function.__signature__ = own.replace(parameters=parameters)  # pyright: ignore
+        doc = f"{inspect.cleandoc(function.__doc__ or '')}\n\nSettings:\n"
+        function.__doc__ = doc + "\n".join(lines)
+        return function
+
+    return decorate
 
 
 def dotted_name(kind: type, name: str) -> str:

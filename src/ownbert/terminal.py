@@ -3,9 +3,11 @@ contain terminal control characters (to move the cursor, change the title or hid
 """
 
 import codecs
+import io
 import json
 import re
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -50,11 +52,61 @@ def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     sys.stdout.flush()
 
 
+class NotebookOutput:
+    """One output of a notebook cell, plain text that is updated in place.
+
+    It has permanent lines and, below them, the current status.
+    """
+
+    def __init__(self) -> None:
+        from importlib import import_module
+
+        display = import_module("IPython.display").display
+
+        self._lines: list[str] = []
+        self._shown = 0.0
+        self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def say(self, text: str) -> None:
+        """Add permanent lines."""
+        self._lines.append(printable(text))
+        self._show(*self._lines)
+
+    def status(self, text: str) -> None:
+        """Replace the status, at most once a second."""
+        if time.monotonic() - self._shown >= 1:
+            self._show(*self._lines, printable(text))
+
+    def _show(self, *lines: str) -> None:
+        self._shown = time.monotonic()
+        self._handle.update({"text/plain": "\n".join(lines)}, raw=True)
+
+
+def in_notebook() -> bool:
+    """Whether this is a cell of a notebook."""
+    ipython = sys.modules.get("IPython")  # loaded in every notebook
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def notebook_output() -> NotebookOutput | None:
+    """An output of the running notebook cell; None outside of notebooks."""
+    return NotebookOutput() if in_notebook() else None
+
+
+def as_plain_text(content: Any, width: int = 100) -> str:
+    """A table or text of rich as plain lines."""
+    stream = io.StringIO()
+    console(file=stream, width=width).print(content)
+    return "\n".join(line.rstrip() for line in stream.getvalue().rstrip().split("\n"))
+
+
 def console(**options: Any) -> "Console":
-    """A console of rich that prints texts with escapes and without highlighting."""
+    """A console of rich that prints texts with escapes and without highlighting; in a notebook it
+    prints plain text, too."""
     from rich.console import Console
 
-    rich_console = Console(**{"highlight": False, **options})
+    plain = {"force_jupyter": False, "force_terminal": False} if in_notebook() else {}
+    rich_console = Console(**{"highlight": False, **plain, **options})
     hook: Any = _Escapes()  # not a RenderHook subclass, to import rich only here
     rich_console.push_render_hook(hook)
     return rich_console

@@ -59,3 +59,31 @@ def test_the_notebook_runs_in_jupyter(path: Path, tmp_path: Path):
     )
     client.execute()
     assert "'label': 'delivery'" in str([cell.get("outputs") for cell in notebook.cells])
+
+
+@pytest.mark.slow
+def test_each_cell_has_one_output_without_texts(topics: Path, tmp_path: Path):
+    """Progress is one plain output, updated in place; bare values are named."""
+    why = "needs: pip install 'ownbert[notebook]'"
+    nbformat = pytest.importorskip("nbformat", reason=why)
+    nbclient = pytest.importorskip("nbclient", reason=why)
+    cells = (
+        f"import ownbert\np = ownbert.fit({str(topics / 'train.csv')!r}, minutes=0.05, output='f')",
+        f"_ = ownbert.pretrain({str(topics / 'tokens')!r}, 'bert', max_steps=40)",
+        "p",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    shown = []
+    for cell in notebook.cells:
+        (output,) = cell.outputs
+        assert set(output["data"]) == {"text/plain"}
+        shown.append(output["data"]["text/plain"])
+    assert "\x1b" not in "".join(shown)
+    assert "saved f; see f/report.html" in shown[0]
+    assert "saved bert" in shown[1]
+    assert shown[2] == "Predictor('f', task='classify', labels=<3 values>)"
+    texts = [line.split(",", 1)[1] for line in (topics / "train.csv").read_text().splitlines()[1:]]
+    assert not [text for text in texts if len(text.split()) > 3 and text in "".join(shown)]

@@ -14,6 +14,7 @@ from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
+from ownbert.settings import accepts_settings
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneRecipe
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ownbert.finetuning.ensemble import Ensemble
 
 
+@accepts_settings(FinetuneRecipe)
 @in_float32
 def finetune(
     task: str | None = None,

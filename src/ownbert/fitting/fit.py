@@ -63,7 +63,7 @@ from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, RECIPE
-from ownbert.settings import dump, resolve
+from ownbert.settings import accepts_settings, dump, resolve
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names
 from ownbert.threads import sharing_the_machine
@@ -92,6 +92,7 @@ _JOINING, _PROBING, _PROBING_GIVEN = 0.1, 0.1, 0.2
 _NGRAMS, _SHORTEST_PRETRAINING, _COPY = 1 << 18, 10.0, "with-means"
 
 
+@accepts_settings(FitRecipe)
 @in_float32
 def fit(
     train: Any = None,
@@ -128,8 +129,7 @@ def fit(
         overwrite: replace the contents of ``output``.
         quiet: print nothing.
         debug: show the traceback of a step that fails; the run continues without it.
-        replay: folder of a finished run; repeat its steps, not by the clock, with its settings and
-            files: on the same machine the result is equal to the bit.
+        replay: folder of a finished run, whose steps are repeated: the same result, to the bit.
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
 
     Returns:

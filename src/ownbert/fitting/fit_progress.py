@@ -14,16 +14,18 @@ from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.language import translated
-from ownbert.terminal import console
+from ownbert.terminal import as_plain_text, console, notebook_output
 from ownbert.train.watch.metric_names import shown_name
 
 
 class Progress:
-    """A live table on a terminal, one line per step otherwise, nothing if ``quiet``."""
+    """A live table on a terminal, one line per step otherwise, nothing if ``quiet``; in a notebook
+    one output that is updated in place."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
         self.console = console(soft_wrap=True)
+        self.cell = None if quiet else notebook_output()
         self.live: Live | None = None
         self.lines = 0  # number of printed lines
         self.doing = ""
@@ -63,7 +65,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a permanent line."""
         self.lines += 1
-        if not self.quiet:
+        if self.cell is not None:
+            self.cell.say(translated(text))
+        elif not self.quiet:
             self.console.print(Text(translated(text)))
 
     @contextlib.contextmanager
@@ -71,6 +75,8 @@ class Progress:
         """Show the title of the current step."""
         self.doing = title
         start, lines = time.monotonic(), self.lines
+        if self.cell is not None:
+            self.cell.status(translated(f"{title}; {max(0.0, self.left()) / 60:.1f} minutes left"))
         yield
         if self.live is None and self.lines == lines:  # otherwise a message was printed
             self.say(f"{title}: {time.monotonic() - start:.0f} s")
@@ -100,7 +106,9 @@ class Progress:
         """Show the report's headline and leaderboard."""
         if self.quiet:
             return
-        if self.table is not None and not self.console.is_terminal:
+        if self.table is not None and self.cell is not None:
+            self.cell.say(as_plain_text(self.table))
+        elif self.table is not None and not self.console.is_terminal:
             self.console.print(self.table)
         for line in headline(report):
             self.say(line)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checks import between
-from ownbert.exceptions import InputError, other_names
+from ownbert.exceptions import InputError, named_repr, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.images.image_files import is_image
@@ -94,6 +94,9 @@ class Predictor:
         return {
             name: value for name, value in self.__dict__.items() if name not in ("_turn", "_doubts")
         }
+
+    def __repr__(self) -> str:
+        return named_repr(self, self.folder, task=self.task.name, labels=self.labels)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Locks cannot be pickled, and calibration data are read again.

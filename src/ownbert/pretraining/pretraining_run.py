@@ -42,7 +42,7 @@ from ownbert.run.file_names import GENERATOR
 from ownbert.run.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
-from ownbert.settings import dump, resolve
+from ownbert.settings import accepts_settings, dump, resolve
 from ownbert.train import distributed
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
@@ -62,6 +62,7 @@ _AROUND = "special tokens around texts"
 _PREVIEWED_SEQUENCES = 3
 
 
+@accepts_settings(PretrainRecipe)
 @in_float32
 def pretrain(
     tokens: str | Path | None = None,

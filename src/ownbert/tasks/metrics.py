@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.exceptions import named_repr
+
 _POINTS = 100  # of a risk curve
 
 
@@ -43,6 +45,9 @@ class Scores:
     confusion: np.ndarray | None = None
     warnings: tuple[str, ...] = ()
     risk: tuple[tuple[float, float], ...] = ()
+
+    def __repr__(self) -> str:
+        return named_repr(self, **self.values)
 
     def __getattr__(self, name: str) -> float:
         try:

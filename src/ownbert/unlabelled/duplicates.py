@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checks import known, up_to
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, fields_repr
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, made_for
@@ -71,6 +71,9 @@ class Duplicates:
     exact: int
     leaks: int
     groups: list[list[DuplicateRow]]
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 @reads_encoding

@@ -13,7 +13,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import anything, between, known, list_of, maybe, one_of, record, text, whole
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, named_repr
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import read_json, write_json
@@ -186,6 +186,9 @@ class Index:
             self.text_bytes = self._rows.bytes // len(self)
         except (ValueError, OSError, EOFError, pa.ArrowException) as error:
             raise InputError(f"the index {folder} is damaged; rebuild it") from error
+
+    def __repr__(self) -> str:
+        return named_repr(self, self.folder, texts=len(self))
 
     def __len__(self) -> int:
         return self.settings["texts"]

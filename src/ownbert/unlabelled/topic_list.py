@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ownbert.exceptions import fields_repr
+
 _NAME, _TEXT = 4, 40  # words; characters of a text
 
 
@@ -22,6 +24,9 @@ class Topic:
     size: int
     typical: list[tuple[int, str]] = field(default_factory=list)
     over_time: list[int] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
     @property
     def name(self) -> str:
@@ -45,3 +50,6 @@ class Topics:
     of_text: np.ndarray
     similarity: np.ndarray
     periods: list[str]
+
+    def __repr__(self) -> str:
+        return fields_repr(self)

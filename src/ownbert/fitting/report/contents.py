@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, fields_repr
 from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
@@ -153,6 +153,9 @@ class Report:
     data: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
     def __post_init__(self) -> None:
         if not self.leaderboard:

@@ -52,7 +52,9 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
 def as_text(report: Report) -> str:
     """The report as plain text of at most 100 columns."""
     file = io.StringIO()
-    console = Console(file=file, width=_WIDTH, no_color=True, highlight=False, force_terminal=False)
+    plain: Any = {"no_color": True, "highlight": False, "force_terminal": False}
+    # In a notebook rich would also display every line, with texts of rows.
+    console = Console(file=file, width=_WIDTH, force_jupyter=False, **plain)
     first, *rest = headline(report)
     console.print(Text(cleaned(translated(first), SENTENCE).upper()))
     for sentence in filter(None, rest):

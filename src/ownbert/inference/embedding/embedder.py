@@ -13,7 +13,7 @@ from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known
-from ownbert.exceptions import InputError, warn_of_input
+from ownbert.exceptions import InputError, named_repr, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.inference.compute import Compute, Progress
 from ownbert.inference.embedding.embedding_outputs import (
@@ -145,6 +145,9 @@ class Embedder:
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
         self.model_card_data = Evaluations()
+
+    def __repr__(self) -> str:
+        return named_repr(self, self.folder, device=str(self.device), precision=self.precision)
 
     def _packed(self, description: Description) -> Any:
         from ownbert.run.packed_encoder import PackedEncoder

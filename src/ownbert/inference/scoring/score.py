@@ -10,7 +10,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, named_repr
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import first_read, made_for, require_identity
@@ -130,6 +130,9 @@ class Scorer:
             chosen = self.profile.passes
         self.passes = chosen
         self.unknown = UnknownWords(self.filler.tokenizer)
+
+    def __repr__(self) -> str:
+        return named_repr(self, self.folder, passes=self.passes, profile=self.profile is not None)
 
     @in_float32
     def fit(

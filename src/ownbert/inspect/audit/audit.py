@@ -12,7 +12,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.checks import between, list_of, record, whole
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, fields_repr
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.json_files import read_json
 from ownbert.hub import model_folder
@@ -105,6 +105,9 @@ class Audit:
     canaries: tuple[Canary, ...]
     rare: RareTokens | None
     copies: dict[str, int]
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
     def as_json(self) -> dict[str, Any]:
         """The results as JSON values, with the advice."""

@@ -13,7 +13,7 @@ from ownbert.batches.batch import Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.transformer_folder import is_translation
 from ownbert.checks import known
-from ownbert.exceptions import InputError, warn_of_input
+from ownbert.exceptions import InputError, named_repr, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.blend import network_note
 from ownbert.inference.compute import Compute
@@ -155,6 +155,9 @@ class Explainer:
         return Explainer(self.folder, columns=self.columns, device=self.device, network=True)
 
     @in_float32
+    def __repr__(self) -> str:
+        return named_repr(self, self.folder, device=self.device)
+
     def __call__(
         self,
         data: Any,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled
+from ownbert.exceptions import fields_repr
 from ownbert.families import all_families
 from ownbert.families.mapping.weight_map import Fuse, Heads
 from ownbert.inspect.overview.parameters import (
@@ -84,6 +85,9 @@ class Overview:
     weights: dict[str, int] | None = None
     tokenizer: str | None = None
     walk: ForwardShapes | None = None
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
     @property
     def parameters(self) -> int:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ownbert.language import translated
 from ownbert.objectives import PRETRAINING
-from ownbert.terminal import console
+from ownbert.terminal import console, notebook_output
 from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name, shown_value
 
 # Seconds between lines without a terminal.
@@ -29,6 +29,7 @@ class Display:
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet
         self.console = console(soft_wrap=True)
+        self.cell = None if quiet else notebook_output()
         self.live: Live | None = None
         self.lines = _Lines(title)
         self.training: Mapping[str, Any] = {}
@@ -63,14 +64,22 @@ class Display:
             self.lines.numbers = live_parts(self.training, self.held_out)
         self.lines.pace = list(map(translated, _speed_parts(self.training)))
         self.lines.progress, self.lines.left = progress, left
+        if self.cell is not None and row is not None:
+            self.cell.status("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
         # Evaluations are printed permanently, above the bar if there is one.
-        if row is not None and (row.get("evaluation") or (self.live is None and self._due())):
+        if row is not None and (row.get("evaluation") or (self._has_no_bar and self._due())):
             self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
     def say(self, text: str) -> None:
         """Print a permanent line."""
-        if not self.quiet:
+        if self.cell is not None:
+            self.cell.say(translated(text))
+        elif not self.quiet:
             self.console.print(translated(text), markup=False)
+
+    @property
+    def _has_no_bar(self) -> bool:
+        return self.live is None and self.cell is None
 
     def _due(self) -> bool:
         now = time.monotonic()
