@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from ownbert.exceptions import InputError
@@ -133,3 +134,27 @@ def test_the_command_explains_the_options(pretrained: Path, tmp_path: Path):
     assert "--group" in text
     assert "--time-column" in text
     assert "--group" not in run_cli("finetune", "image", "--help-all").stdout
+
+
+def test_groups_of_rows_in_memory_and_of_recipes(pretrained: Path, tmp_path: Path):
+    rows = pd.read_csv(table(tmp_path / "t.csv", range(12), 3))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: {group: patient, text_column: text}\nrun: {folds: 3}\n")
+    options = recipe_options("classify", {"model": str(pretrained)})
+    made = FinetuningRun(
+        resolve(FinetuneRecipe, config=recipe, options=options), sources=(rows, None)
+    )
+    members = [member.rows for member in _fold_members(made)]
+    assert [len(held_out or ()) for _, held_out in members] == [12, 12, 12]
+    assert not any(groups(rest) & groups(held_out) for rest, held_out in members)
+    dates = rows.assign(day=pd.to_datetime(rows["day"]))
+    options = {"model": str(pretrained), "text_column": "text", "time_column": "day"}
+    made = FinetuningRun(
+        resolve(FinetuneRecipe, options=recipe_options("classify", options)), sources=(dates, None)
+    )
+    earlier, latest = (
+        [dates["day"][row.line - 1] for row in part or ()] for part in made.splits.rows
+    )
+    assert len(latest) == 7
+    assert len(earlier) == 29
+    assert max(earlier) < min(latest)

@@ -75,8 +75,10 @@ def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
         return None
     kind, random = text_kind(row.texts[0] for row in rows.rows), np.random.default_rng(0)
     folds, sizes, scores = rows.folds[:_FOLDS], np.zeros(2), ([], [])
+    order = random.permutation(len(rows.rows))  # of the clusters, as new rows are in new ones
     for learnt, held_out in folds:
-        fewer = random.permutation(learnt)[: len(learnt) - len(held_out)]
+        drawn = learnt[np.argsort(order[rows.clusters[learnt]], kind="stable")]
+        fewer = drawn[: len(learnt) - len(held_out)]
         if len(fewer) < 2:
             return None
         for number, part in enumerate((learnt, fewer)):
