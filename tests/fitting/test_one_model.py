@@ -16,10 +16,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import ownbert
 from ownbert.files.json_files import read_json
 from ownbert.fitting.comparison import ComparedModel, Comparison
-from ownbert.inference.blend import Blend
+from ownbert.fitting.networks import calibrate_network, copy_network
+from ownbert.inference.blend import Blend, BlendMember
 from support.cli import run_cli
 from support.serving import served
 from support.shared import made_once
+from support.tiny import change_config, made
 
 TEXTS = ["red1 green2 9", "blue3 blue1 red2 4", "green1 w3", "red2 blue1", "9 4 unknown-word"]
 OTHERS = "predicts with other models than the network in its folder"
@@ -118,6 +120,9 @@ def test_a_network_that_predicts_alone_is_the_one_of_the_folder(
         exported = ownbert.Predictor(tmp_path / "onnx").predict_proba(TEXTS)
         np.testing.assert_allclose(exported, expected, atol=1e-5)
     assert not any(OTHERS in note for note in notes)
+    card = (folder / "README.md").read_text()
+    assert "predicts instead of the blend" in card
+    assert "--network" not in card
     test = read_json(folder / "report.json")
     (row,) = (one for one in test["leaderboard"] if one["name"] == test["best"])
     for network in (False, True):
@@ -133,6 +138,31 @@ def test_its_weights_are_stored_once(winner: str, won: Callable[[str], Path]):
     assert not (folder / "members" / winner).exists()
     digests = [hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("model.safetensors")]
     assert len({*digests}) == len(digests)
+
+
+@pytest.mark.parametrize("problem", ["single_label", "multi_label", "regression"])
+def test_a_calibrated_network_predicts_like_a_blend_of_it(problem: str, tmp_path: Path):
+    """For each task: probabilities or values, and the threshold."""
+    folder, member = tmp_path / "best", tmp_path / "best" / "members" / "network"
+    made(member, "classification")
+    kind = problem if problem == "regression" else f"{problem}_classification"
+    change_config(member, problem_type=kind)
+    copy_network(member, folder)
+    task: Any = ownbert.Predictor(member).task
+    task.pair, offsets = False, (0.5, -0.25, 1.0)
+    if problem == "multi_label":
+        task.threshold = 0.2
+    one = BlendMember("network", "network", ("members/network",), 0.5)
+    Blend((one,), task, offsets).write(folder)
+    calibrate_network(folder, task, 0.5, np.asarray(offsets))
+    texts = ["a b", "b a c", "c"]
+    blend, network = (ownbert.Predictor(folder, network=each) for each in (False, True))
+    assert network.predict(texts) == blend.predict(texts) if problem == "multi_label" else True
+    assert getattr(network.task, "threshold", None) == getattr(blend.task, "threshold", None)
+    for one, other in zip(blend(texts, top_k=None), network(texts, top_k=None), strict=True):
+        assert [each.get("label") for each in one] == [each.get("label") for each in other]
+        for each, same in zip(one, other, strict=True):
+            assert same["score"] == pytest.approx(each["score"], abs=1e-5)
 
 
 @pytest.mark.parametrize("winner", BLENDS)
@@ -163,6 +193,8 @@ def test_uses_of_another_network_are_reported(
     np.testing.assert_allclose(
         ownbert.Predictor(tmp_path / "0").predict_proba(TEXTS), in_transformers(folder), atol=1e-5
     )
+    card = (folder / "README.md").read_text()
+    assert f"Both gave the same prediction for {network.same} of 30 held-out rows." in card
     for command in ("heads", "faithfulness") if winner == "blend" else ("heads",):
         done = run_cli(command, folder, topics / "test.csv", "--rows", 3)
         assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ from ownbert.checkpoint import CONFIG, describe
 from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import plain_value, sections
+from ownbert.inference.blend import blend_of
 from ownbert.language import translated
 from ownbert.run.model_card import MAX_ROWS, in_words, save_card, table
 from ownbert.tasks.task import KEY, task_class
@@ -19,6 +20,8 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         A warning, if any.
     """
     task, network = task_class(report.task), (folder / CONFIG).exists()
+    blend = blend_of(folder)
+    own = None if blend is None else blend.network
     board = next(section for section in sections(report) if section.key == "leaderboard")
     facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
     others = other_metrics(report)
@@ -33,6 +36,8 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         # Linear models alone take only seconds.
         "network": network,
         "ordinary": network and report.ordinary,
+        "alone": blend is not None and blend.is_network,
+        "agreed": f"{own.same:,} of {own.rows:,}" if own is not None and own.rows else "",
         "threshold": describe(folder).values.get(KEY, {}).get("threshold") if network else None,
     }
     # Without a network there is nothing for Transformers to load.

@@ -28,7 +28,6 @@ from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import KEY, Task
@@ -50,6 +49,8 @@ _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
 _ON_GPU = {"size": "mini", "batch_tokens": 16_384}
 # Labelled texts in which words missing in a vocabulary are counted.
 _EXAMINED = 1000
+# What a task decides by: keys of ``ownbert_task``.
+_DECIDES = ("threshold", "decision")
 # Minimum seconds of a training.
 _SHORTEST = 2.0
 
@@ -326,7 +327,7 @@ def copy_network(source: Path, target: Path) -> None:
 
 
 def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarray) -> None:
-    """Scale the network's outputs by a factor, add offsets (C), and write the task's threshold.
+    """Scale the network's outputs by a factor, add offsets (C), and write how the task decides.
 
     The network alone then predicts the same as a blend with it as the only member.
     """
@@ -337,8 +338,10 @@ def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarr
     with torch.no_grad():
         last.weight *= factor
         last.bias.copy_(last.bias * factor + torch.as_tensor(offsets, dtype=last.bias.dtype))
-    if isinstance(task, MultiLabelTask):
-        values[KEY] = {**values[KEY], "threshold": task.threshold}
+    saved = task.values().get(KEY, {})
+    decides = {name: saved[name] for name in _DECIDES if name in saved}
+    if decides:
+        values[KEY] = {**values.get(KEY, {}), **decides}
     save(model, folder, architecture=description.architecture, values=values)
     if agreed:  # the layers that bfloat16 affects are the same
         record_agreement(folder, ANSWERS)
