@@ -27,3 +27,39 @@ def test_scores_equal_scikit_learns(pairs):
     for row, p, r, f, n in zip(scores.labels, *each, strict=True):
         assert (row.precision, row.recall, row.f1, row.support) == pytest.approx((p, r, f, n))
     assert np.array_equal(scores.confusion, confusion_matrix(truth, predicted, labels=range(4)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "levels"),
+    [
+        (["a/x", "a/y", "b/x"], 1),
+        (["a > x > 1", "a > x > 2", "a > y", "b"], 0),  # b begins no other label
+        (["a > x > 1", "a > x > 2", "a > y", "b > z", "b"], 2),
+        (["A00.1", "A00.2", "B10.1"], 1),
+        (["1.1", "1.2", "2.1"], 0),  # numbers
+        (["1.1.1", "1.1.2", "2.1.1"], 2),
+        (["yes/no", "n/a", "either"], 0),
+        (["yes/no", "n/a"], 0),  # no first part is shared
+        (["a/x", "a/y"], 0),  # one first part
+        (["a/x", "a/", "b/x"], 0),
+        (["red", "blue"], 0),
+    ],
+)
+def test_levels_are_found_where_labels_are_a_hierarchy(labels: list[str], levels: int):
+    size = len(labels)
+    scores = score_labels(range(size), range(size), labels)
+    assert [level.level for level in scores.levels] == [*range(1, levels + 1)]
+    assert all(level.accuracy == level.macro_f1 == 1 for level in scores.levels)
+    assert ("levels" in scores.as_json()) == (levels > 0)
+
+
+def test_the_metrics_of_a_level_are_those_of_cut_labels():
+    labels = ["a/x", "a/y", "b/x", "b/y", "c/z"]
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.integers(0, 4, (2, 200))
+    (level,) = score_labels(truth, predicted, labels).levels
+    first = ["a", "a", "b", "b", "c"]
+    cut = [np.array(["abc".index(first[i]) for i in of]) for of in (truth, predicted)]
+    same = score_labels(*cut, ["a", "b", "c"])
+    assert (level.labels, level.accuracy) == (3, same.values["accuracy"])
+    assert level.macro_f1 == pytest.approx(same.values["macro_f1"])

@@ -1,5 +1,6 @@
 """Metrics of predictions."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,27 @@ import numpy as np
 from ownbert.exceptions import named_repr
 
 _POINTS = 100  # of a risk curve
+# Separators, longer ones first; spaces around them belong to them.
+_SEPARATORS = ("::", "->", ">", "/", "|", "\\", ".")
+# Share of the labels whose first part is that of another label too.
+_SHARED = 0.5
+
+
+@dataclass(frozen=True)
+class LevelScore:
+    """Metrics of labels that are cut to their first parts.
+
+    Args:
+        level: number of parts.
+        labels: number of different labels at the level.
+        accuracy: share of rows whose cut label is right.
+        macro_f1: mean F1 over the cut labels in the truth or the predictions.
+    """
+
+    level: int
+    labels: int
+    accuracy: float
+    macro_f1: float
 
 
 @dataclass(frozen=True)
@@ -55,6 +77,13 @@ class Scores:
         except KeyError:
             raise AttributeError(f"there is no metric {name!r}") from None
 
+    @property
+    def levels(self) -> tuple[LevelScore, ...]:
+        """Metrics at the upper levels of labels that are a hierarchy, such as A/B/C."""
+        if self.confusion is None:
+            return ()
+        return level_scores([score.label for score in self.labels], self.confusion)
+
     def confusions(self, most: int) -> list[tuple[int, int, int]]:
         """The most frequent pairs of a true and another predicted label, with their numbers of
         rows."""
@@ -75,6 +104,8 @@ class Scores:
             }
         if self.confusion is not None:
             values["confusion"] = self.confusion.tolist()
+        if self.levels:
+            values["levels"] = [vars(level) for level in self.levels]
         if self.risk:
             values["risk"] = [list(point) for point in self.risk]
         if self.warnings:
@@ -174,3 +205,54 @@ def auroc(low: np.ndarray, high: np.ndarray) -> float:
     ranks = rankdata(np.concatenate([low, high]))[len(low) :]
     count = len(high)
     return float((ranks.sum() - count * (count + 1) / 2) / (len(low) * count))
+
+
+def label_parts(labels: Sequence[str]) -> list[list[str]]:
+    """The parts of each label if the labels are a hierarchy, else an empty list.
+
+    They are one if a separator divides all labels, but for those that begin others (A beside A/B),
+    into parts that are not empty, and if half of the labels or more share their first part with
+    another label, though not all of them. Decimal numbers are not a hierarchy.
+    """
+    for separator in _SEPARATORS:
+        parts = [[part.strip() for part in label.split(separator)] for label in labels]
+        if max(map(len, parts), default=1) > 1:
+            return parts if _are_hierarchy(labels, parts, separator) else []
+    return []
+
+
+def _are_hierarchy(labels: Sequence[str], parts: list[list[str]], separator: str) -> bool:
+    first = Counter(each[0] for each in parts)
+    alone = [each[0] for each in parts if len(each) == 1]
+    if not all(all(each) for each in parts) or any(first[name] < 2 for name in alone):
+        return False
+    if separator == "." and all(_is_number(label) for label in labels):
+        return False
+    shared = sum(count for count in first.values() if count > 1)
+    return len(first) > 1 and shared >= _SHARED * len(labels)
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
+
+def level_scores(labels: Sequence[str], confusion: np.ndarray) -> tuple[LevelScore, ...]:
+    """The metrics at each level above that of the whole labels, for a confusion matrix (C, C) by
+    true and predicted label; none if the labels are not a hierarchy."""
+    parts = label_parts(labels)
+    scores = []
+    for level in range(1, max(map(len, parts), default=1)):
+        cut = [tuple(each[:level]) for each in parts]
+        place = {name: index for index, name in enumerate(dict.fromkeys(cut))}
+        group = np.zeros((len(place), len(labels)), dtype=np.int64)
+        group[[place[name] for name in cut], np.arange(len(labels))] = 1
+        merged = group @ confusion @ group.T
+        right, both = np.diag(merged), merged.sum(0) + merged.sum(1)
+        f1 = (2 * right[both > 0] / both[both > 0]).mean() if both.any() else 0.0
+        accuracy = right.sum() / max(1, merged.sum())
+        scores.append(LevelScore(level, len(place), float(accuracy), float(f1)))
+    return tuple(scores)

@@ -28,7 +28,7 @@ from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import sections
 from ownbert.fitting.report.typical import largest_errors
 from ownbert.pages import cleaned
-from ownbert.tasks.metrics import LabelScore, Scores
+from ownbert.tasks.metrics import LabelScore, Scores, score_labels
 from support.fit_report import made_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -194,6 +194,13 @@ def test_a_label_without_rows_has_no_scores():
         ("weak", "0.200", "0.200", "0.200", "5"),
         ("rare", "–", "–", "–", "0"),
     ]
+
+
+def test_levels_of_labels_have_scores():
+    scores = score_labels([0, 1, 2, 3], [1, 1, 2, 0], ["a/x", "a/y", "b/x", "b/y"])
+    text = as_text(small(scores=scores, labels=tuple(s.label for s in scores.labels)))
+    assert "LEVELS OF THE LABELS" in text
+    assert re.search(r"level +labels +accuracy +macro F1\n +1 +2 +0\.750 +0\.733", text)
 
 
 def test_a_small_share_is_not_zero():

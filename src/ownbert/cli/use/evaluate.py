@@ -123,6 +123,10 @@ def _show(scores: "Scores") -> None:
         _show_labels(scores)
     if confused := most_confused(scores):
         echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
+    for level in scores.levels:
+        line = f"level {level.level} of the labels, {level.labels:,} different: "
+        line += f"accuracy {level.accuracy:.4f}, macro-F1 {level.macro_f1:.4f}"
+        echo(translated(line))
     named = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
     echo("   ".join(named))
 

@@ -54,6 +54,7 @@ def sections(report: Report) -> list[Section]:
     possible = [
         _leaderboard(report),
         _metrics(report),
+        _levels(report),
         _classes(report),
         _confusions(report),
         _curve("rows", "Expected gain from more labels", report, report.learning_curve),
@@ -139,6 +140,18 @@ def _metrics(report: Report) -> Section:
     rows = tuple((translated(name), value) for name, value in other_metrics(report))
     lead = f"Metrics of {report.winner.name} on the held-out rows."
     return Section("metrics", "Other metrics", lead, ("metric", "value"), rows)
+
+
+def _levels(report: Report) -> Section | None:
+    if report.scores is None or not (levels := report.scores.levels):
+        return None
+    rows = tuple(
+        (f"{each.level}", f"{each.labels:,}", decimals(each.accuracy), decimals(each.macro_f1))
+        for each in levels
+    )
+    lead = "Labels are a hierarchy: metrics of their first parts."
+    columns = ("level", "labels", "accuracy", "macro F1")
+    return Section("levels", "Levels of the labels", lead, columns, rows, 0)
 
 
 def _classes(report: Report) -> Section:
