@@ -92,6 +92,15 @@ def test_pairs_of_texts_of_a_group_that_is_held_out_are_not_trained_on(
     assert not groups(made.train_rows) & groups(made.dev_rows)
 
 
+def test_copies_of_a_text_make_no_pairs(pretrained: Path, tmp_path: Path):
+    """They were on both sides of a split if they differed in a space, case or punctuation."""
+    train = tmp_path / "t.txt"
+    texts = [" ".join(f"Red{i} blue{k} green{i}." for k in range(9)) for i in range(100)]
+    train.write_text("\n".join([*texts, *(f"{text.upper()} !" for text in texts)]))
+    made = run(pretrained, train, "embed", text_column=None).splits
+    assert len({row.line for row in (*made.train_rows, *(made.dev_rows or ()))}) == 100
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

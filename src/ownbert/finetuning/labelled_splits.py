@@ -192,7 +192,7 @@ class LabelledSplits:
             dev_rows = self.split.with_groups(self.task.read(dev), dev)
             known = {row.group for row in dev_rows} - {None}
             others = [row for row in rows if row.group not in known]
-            if len(others) < 2:
+            if len(others) < min(2, len(rows)):
                 raise InputError(
                     f"nearly all rows of {train} belong to groups of {dev}; give other dev rows"
                 )

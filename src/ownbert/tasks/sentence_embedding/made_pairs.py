@@ -13,6 +13,7 @@ from ownbert.exceptions import InputError, option_with
 from ownbert.tables.column_proposals import are_numbers
 from ownbert.tables.columns import COUNTERS, LABEL_NAMES, ColumnNames
 from ownbert.tables.tables import Source, columns, kind_of, shown_columns
+from ownbert.tasks.related_rows import text_key
 from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.views.tokens import spans_of, text_kind
@@ -127,11 +128,13 @@ def make_pairs(
     kind = text_kind(line for _, lines in documents for line in lines)
     rows: list[Row] = []
     counts: Counter[str] = Counter()
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[str | bytes, ...]] = set()
     for number, lines in documents:
-        if lines in seen:
+        # Copies may not be on both sides of a split, and would be wrong answers in a batch.
+        key = tuple(map(text_key, lines))
+        if key in seen:
             continue
-        seen.add(lines)
+        seen.add(key)
         name, pairs = _pairs_of(lines, kind)
         counts[name] += 1
         rows += [Row(number, pair) for pair in pairs]
