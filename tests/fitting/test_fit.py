@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -317,6 +318,9 @@ def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: P
     else:
         truth = np.asarray([[t in text for t in predictor.task.labels] for text in texts])
         assert ((np.asarray(answers) >= predictor.task.threshold) == truth).mean() > 0.8
+        report = (predictor.folder / "report.txt").read_text()
+        (shown,) = re.findall(r"^threshold +([.\d]+) *$", report, flags=re.M)
+        assert 0 < float(shown) < 1
     shutil.rmtree(predictor.folder)
 
 

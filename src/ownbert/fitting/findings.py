@@ -108,6 +108,7 @@ def make_report(
             "texts without labels": len(given.read),
             "kind of text": "words" if given.kind == "marked" else given.kind,
             "compared on": rows.source,
+            **_threshold(compared, scores),
         },
         settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},
     )
@@ -124,6 +125,19 @@ def make_report(
         if result is not None:
             report = replace(report, **{name: result})
     return replace(report, advice=attempt(_TITLES["advice"], lambda: give_advice(report)) or ())
+
+
+def _threshold(compared: Comparison, scores: np.ndarray) -> dict[str, str]:
+    """The probability from which a label is predicted for rows with several labels."""
+    task = compared.rows.task
+    if not isinstance(task, MultiLabelTask):
+        return {}
+    compared.tune(scores)
+    values = np.atleast_1d(task.threshold)
+    shown = [f"{value:.3f}" for value in values]
+    if len(values) > 1:
+        shown = [f"{label} {value}" for label, value in zip(task.labels, shown, strict=True)]
+    return {"threshold": ", ".join(shown)}
 
 
 def _of_rows(
