@@ -33,7 +33,8 @@ def test_scores_differences_and_rows(
             assert getattr(found.scores[metric], name) == pytest.approx(value)
     assert found.metric == "macro_f1"
     gap = found.scores[found.metric]
-    assert gap.low is not None and gap.high is not None
+    assert gap.low is not None
+    assert gap.high is not None
     assert 0 < gap.low < gap.second - gap.first < gap.high
     assert found.better == 1
     assert found.right is not None
@@ -53,7 +54,8 @@ def test_scores_differences_and_rows(
     other = compare(classifier, untrained, test)
     assert other.better == 0
     assert other.scores["macro_f1"].low == pytest.approx(-gap.high)
-    assert other.right is not None and other.right["first"] == found.right["second"]
+    assert other.right is not None
+    assert other.right["first"] == found.right["second"]
 
 
 def test_rows_of_a_group_are_drawn_together(classifier: Path, untrained: Path, tmp_path: Path):
@@ -90,7 +92,8 @@ def test_other_tasks(task: str, ending: str, pretrained: Path, tmp_path: Path):
         finetune(task, output=tmp_path / name, max_steps=1, head_init="random", seed=seed, **how)
     found = compare(tmp_path / "a", tmp_path / "b", test)
     counts = found.right or found.closer
-    assert counts is not None and 0 < sum(counts.values()) <= found.rows == 100
+    assert counts is not None
+    assert 0 < sum(counts.values()) <= found.rows == 100
     first = evaluate(tmp_path / "a", test).values
     assert np.isclose(found.scores[found.metric].first, first[found.metric])
     assert shown_comparison(found)
