@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ownbert.inference.scoring.score import Scorer as Scorer
     from ownbert.inference.scoring.score import score as score
     from ownbert.inspect.audit.audit import audit as audit
+    from ownbert.inspect.drift import drift as drift
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
     from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
@@ -90,6 +91,7 @@ _MODULES = {
     "compare": "inspect.model_comparison",
     "build_index": "unlabelled.index",
     "describe": "inspect.overview.describe",
+    "drift": "inspect.drift",
     "duplicates": "unlabelled.duplicates",
     "embed": "inference.embedding.vector_files",
     "evaluate": "inference.predict",

@@ -23,6 +23,7 @@ FILES = {
     # What predict uses.
     "blend.json": NOTHING,
     "held_out.npz": NOTHING,  # vectors and probabilities
+    "training_rows.json": WORDS,
     "members/*/linear.json": NOTHING,
     "members/*/linear.safetensors": WORDS,
     "members/self-trained/*/linear.*": NOTHING,
@@ -39,6 +40,7 @@ FILES = {
     "recipe.yaml": NOTHING,
     "fit.json": NOTHING,
     "work/*.npy": NOTHING,
+    "work/replay.json": NOTHING,
     "work/token-scores*.npz": NOTHING,  # by numbers of tokens
     "work/network/*": WORDS,
 }
@@ -79,6 +81,9 @@ def test_a_finished_folder_holds_no_texts_but_those_of_its_report(fitted: Path, 
         lines = (topics / f"{name}.csv").read_text().splitlines()[1:]
         texts += [line.partition(",")[2] for line in lines]
     check(fitted, texts)
+    found = ownbert.drift(fitted, topics / "test.csv")
+    assert found.reference == "the training rows"
+    assert found.largest.beyond_chance < 0.2
     # The vectors of the labelled texts are those of the probe.
     with np.load(fitted / "held_out.npz") as kept:
         assert ("vectors" in kept) == (fitted / "members" / "probe").is_dir()

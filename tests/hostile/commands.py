@@ -89,6 +89,7 @@ _OTHERS: dict[Names, dict[str, Any]] = {
     ("explain",): {"folder": f"{IN}clf", "texts": "red1 red2"},
     ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
     ("heads",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--prune": "0.5"},
+    ("drift",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
     ("errors",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
     ("audit",): {
         "folder": f"{IN}clf",

@@ -8,7 +8,7 @@ from typing import Any
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.exceptions import InputError
 from ownbert.images.pixels import PROCESSOR
-from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE
+from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE, TRAINING_ROWS
 from ownbert.run.run_folder import RunFolder
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
@@ -76,7 +76,15 @@ class FinetuneFolder(RunFolder):
         super().check(identity, vocabularies)
 
     def written(self) -> list[str]:
-        names = [SEARCH, PRETRAINED, *_EMBED_FILES, "1_Pooling", CONFUSION, PROCESSOR]
+        names = [
+            SEARCH,
+            PRETRAINED,
+            *_EMBED_FILES,
+            "1_Pooling",
+            CONFUSION,
+            TRAINING_ROWS,
+            PROCESSOR,
+        ]
         return [*super().written(), *names]
 
     def replaced(self) -> list[Path]:

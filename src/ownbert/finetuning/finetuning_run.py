@@ -34,6 +34,7 @@ from ownbert.finetuning.row_checks import check_rows
 from ownbert.finetuning.start.linear_start import MOST_TOKENS, start_at_linear
 from ownbert.finetuning.start.task_weights import knows_labels, make_model
 from ownbert.finetuning.start.words_in_use import WordsInUse
+from ownbert.inference.row_summary import write_training_rows
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, ngram_tables
 from ownbert.objectives.learner import Learner
@@ -316,6 +317,8 @@ class FinetuningRun(TrainingRun):
             self.words.restore()
         model, scores, checked = self._save_best(job, folder.path)
         if self.with_card:
+            if not self.task.reads_arrays:
+                write_training_rows(self.task, self.splits.train_rows, folder.path)
             for line in self._describe(scores or Scores({}), checked, folder.path):
                 job.display.say(line)
         return model

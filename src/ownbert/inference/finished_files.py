@@ -18,14 +18,14 @@ from ownbert.files.writing import atomic_path
 from ownbert.images.pixels import PROCESSOR
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
-from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE
+from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE, TRAINING_ROWS
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.train.watch.log import CURVES
 from ownbert.views import LINEAR, PROBE
 
 MODULES = "modules.json"
-# Reports of ``ownbert fit``, which quote some of the texts.
-REPORTS = ("report.html", "report.json", "report.txt")
+# Reports of ``ownbert fit``, which quote some of the texts, and counts of their words.
+REPORTS = ("report.html", "report.json", "report.txt", TRAINING_ROWS)
 # Files of a network other than its weights.
 BESIDE_WEIGHTS = (
     *(CONFIG, "generation_config.json", PROCESSOR, *TOKENIZER_FILES),

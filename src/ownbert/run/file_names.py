@@ -10,6 +10,8 @@ CONFUSION = "confusion.png"
 REPORT = "report.json"
 # Calibration data from held-out rows, for predictions with a reject option.
 HELD_OUT = "held_out.npz"
+# Counts that describe the training rows, for ``ownbert drift``.
+TRAINING_ROWS = "training_rows.json"
 # Calibration data of the network alone, in a folder with a blend.
 HELD_OUT_NETWORK = "held_out_network.npz"
 # Sequences planted in the training text of a pretrained model.

@@ -89,7 +89,7 @@ def compare_texts(labelled: Sequence[Sequence[str]], unlabelled: Sequence[Sequen
         else (0.0,) * len(QUANTILES)
         for side in (0, 1)
     ]
-    scores = _log_odds(counts)
+    scores = log_odds(counts)
     # A token that occurs in a single text says nothing about its side.
     scores[np.bincount(texts.indices, minlength=len(ids)) < 2] = 0
     names, order = list(ids), np.argsort(-scores, kind="stable")
@@ -126,7 +126,7 @@ def _counts(texts: Sequence[Sequence[int]], size: int) -> csr_array:
     return counts
 
 
-def _log_odds(counts: np.ndarray) -> np.ndarray:
+def log_odds(counts: np.ndarray) -> np.ndarray:
     """(V) z-scores of log odds ratios of counts (2, V); the prior is the pooled distribution."""
     both = counts.sum(0)
     prior = _PRIOR * both / max(1.0, both.sum())

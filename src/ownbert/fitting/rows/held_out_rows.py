@@ -11,6 +11,7 @@ from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.abstaining.calibrate import learn, sorted_errors
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
+from ownbert.inference.row_summary import write_training_rows
 from ownbert.run.file_names import HELD_OUT
 from ownbert.views.blending import fit_blend, from_scores
 from ownbert.views.linear_models import STRENGTHS, fit_linear
@@ -30,7 +31,8 @@ def keep_held_out(
     *,
     embed: bool = False,
 ) -> None:
-    """Write held_out.npz into a finished folder if the task is single-label.
+    """Write training_rows.json into a finished folder, and held_out.npz if the task is
+    single-label.
 
     Args:
         compared: the candidates with their logits.
@@ -40,6 +42,7 @@ def keep_held_out(
         embed: compute missing vectors, which takes time.
     """
     rows = compared.rows
+    write_training_rows(rows.task, rows.rows, folder)
     if rows.task.name != "classify":
         return
     held_out = rows.held_out
