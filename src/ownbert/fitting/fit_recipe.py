@@ -48,17 +48,12 @@ class FitRecipe(CheckedSettings):
     )
     group: str | None = setting(
         None,
-        "Column that names the group of a row, such as its customer or patient: models are "
-        "compared on groups that they were not trained on.",
+        "Column with the groups of rows, such as customers: compare on groups that are not trained "
+        "on.",
         DATA,
-        shown="none",
     )
     time_column: str | None = setting(
-        None,
-        "Column with times (ISO dates or numbers): models are trained on earlier rows and "
-        "compared on the latest ones.",
-        DATA,
-        shown="none",
+        None, "Column with times: train on earlier rows, compare on the latest.", DATA
     )
     label_separator: str | None = same_setting(
         TaskSettings, "separator", shown="the first of | ; , found in the rows"

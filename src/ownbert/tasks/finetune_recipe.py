@@ -260,17 +260,11 @@ class FinetuneData(CheckedSettings, name="data"):
     feature_columns: str | None = setting(None, panel=DATA)
     group: str | None = setting(
         None,
-        "Column that names the group of a row, such as its customer or patient. Rows of a group "
-        "stay together in --folds, and training rows of a group in --dev are left out.",
+        "Column with groups of rows, such as customers, which stay together in --folds and --dev.",
         DATA,
-        shown="none",
     )
     time_column: str | None = setting(
-        None,
-        "Column with times (ISO dates or numbers): the latest rows become the dev rows, and the "
-        "model is trained on earlier ones.",
-        DATA,
-        shown="none",
+        None, "Column with times: the latest rows become the dev rows.", DATA
     )
     encoding: str | None = setting(None, ENCODING_HELP, DATA, check=check_encoding, shown=UTF8)
     labels_per_class: int | None = setting(

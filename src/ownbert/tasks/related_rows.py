@@ -233,7 +233,7 @@ def split_by_time(
     if len(distinct) < 2:
         raise InputError(
             f"{source}: all rows have the same time, so no later ones can be held out; omit "
-            f"{TIME}, or name another column"
+            "--time-column, or name another column"
         )
     later = np.cumsum(counts[::-1])[::-1][1:]  # rows from each distinct time on, after the first
     wanted = len(times) / fold_count(len(times))

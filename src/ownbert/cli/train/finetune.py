@@ -36,7 +36,7 @@ _COMMON = frozenset(
     {
         *(*_FIRST, *_COLUMNS, "group", "time_column", "max_length", "batch_size"),
         *("learning_rate", "epochs", "max_minutes", "folds", "search.usual", "device", "seed"),
-        *("labels_per_class", "separator", "threshold", "crf", "long", "class_weights"),
+        *("labels_per_class", "threshold", "crf", "long", "class_weights"),
         *("image_size", "flip"),
     }
 )

@@ -21,7 +21,7 @@ _SHOWN = (
 
 
 # Options that only --help-all shows.
-_RARE = frozenset({"label_separator", "label_names", "second_column", "seeds"})
+_RARE = frozenset({"label_separator", "label_names", "second_column", "seeds", "encoding", "size"})
 
 
 @recipe_command(FitRecipe, _SHOWN, command="fit", common=frozenset(_SHOWN) - _RARE)

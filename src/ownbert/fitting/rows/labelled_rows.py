@@ -22,7 +22,6 @@ from ownbert.tables.tables import Source, kind_of, read_values
 from ownbert.tasks.finetune_recipe import TEXT_TASKS, TaskSettings
 from ownbert.tasks.related_rows import (
     MANY_ROWS,
-    TIME,
     SplitColumns,
     clusters_of,
     fold_count,
@@ -193,7 +192,7 @@ def read_labelled(
         InputError: rows or labels cannot be used.
     """
     if dev is not None and split.time is not None:
-        raise InputError(f"{TIME} and --dev both choose the held-out rows; omit one of them")
+        raise InputError("--time-column and --dev both choose the held-out rows; omit one of them")
     if isinstance(task, SentenceTask):
         split.refuse_labels(train, task.find_columns(train)[1])
     rows = split.with_groups(task.read(train), train)
