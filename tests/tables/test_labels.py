@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.rows.labelled_rows import find_task
 from ownbert.tables.columns import ColumnNames, with_label_columns
-from ownbert.tables.labels import text_list
+from ownbert.tables.labels import task_of_cells, text_list
 from ownbert.tables.memory import table_of
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.rows import Row
@@ -230,6 +231,11 @@ def test_numbers_with_missing_values_are_numbers(mark: str):
         (["1", "2", "-"] * 5, ["the label '-' (rows: 5) looks like a missing value"]),
         (["a", "None", "nan"] * 5, ["the label 'None' (rows: 5)", "the label 'nan' (rows: 5)"]),
         (["none", "some", "-", "+"] * 5, []),
+        (["yes", "no", "-"] * 5, ["the label '-' (rows: 5) looks like a missing value"]),
+        (["-1", "0", "1", "2"] * 5, ["the label '-1' (rows: 5) looks like a missing label"]),
+        (["-1", "0", "1"] * 5, []),
+        (["Yes", "no", "yes"] * 5, ["the labels 'Yes' (rows: 5) and 'yes' (rows: 5) differ only"]),
+        (["1.10", "1.1", "v"] * 5, ["the labels '1.10' (rows: 5) and '1.1' (rows: 5) differ on"]),
         ([f"{i}.50 €" for i in range(12)] * 2, ["labels such as '0.50 €' look like numbers with"]),
         ([f"${i}.50" for i in range(12)] * 2, ["labels such as '$0.50' look like numbers with"]),
         ([f"{i} %" for i in range(12)] * 2, ["labels such as '0 %' look like numbers with"]),
@@ -244,6 +250,35 @@ def test_labels_that_look_like_something_else_get_a_warning(labels: list[str], w
     task.read(table_of({"text": texts(len(labels)), "label": labels}))
     assert len(task.warnings()) == len(warnings)
     assert all(map(str.startswith, task.warnings(), warnings))
+
+
+def test_a_stray_text_among_many_numbers_is_refused_with_its_place():
+    labels = [f"{i % 358}" for i in range(1, 716)] + ["unknown"]
+    assert task_of_cells(labels)[0] == "regress"
+    data = table_of({"text": texts(len(labels)), "label": labels}, name="train")
+    with pytest.raises(InputError, match=r"row 716: column 'label' has 'unknown'; .* classify if"):
+        find_task(data, ColumnNames()).read(data)
+    task = task_class("classify")()
+    task.read(data)
+    assert "the labels are numbers except 'unknown'" in task.warnings()[0]
+
+
+def test_decimals_that_are_equal_get_a_warning():
+    task = task_class("classify")()
+    task.read(table_of({"text": texts(9), "label": [Decimal("1.10"), Decimal("1.1"), "x"] * 3}))
+    assert "'1.10' (rows: 3) and '1.1' (rows: 3)" in task.warnings()[0]
+
+
+@pytest.mark.parametrize("several", [["joy", "fear, mild"], ["fear, mild", "joy"]])
+def test_names_of_label_columns_may_have_commas(several: list[str]):
+    data = {"text": texts(4), "joy": [0, 1, 1, 0], "fear, mild": [1, 0, 1, 0]}
+    given = with_label_columns({"label_columns": several})["label_column"]
+    task = find_task(table_of(data), ColumnNames(label=given))
+    assert task.name == "multilabel"
+    assert {*task.read(table_of(data))[2].target} == {*several}
+    one = with_label_columns({"label_columns": ["fear, mild"]})["label_column"]
+    assert one == "fear, mild"
+    assert find_task(table_of(data), ColumnNames(label=one)).name == "classify"
 
 
 def test_only_training_rows_can_become_unlabelled_texts(tmp_path: Path):
@@ -350,10 +385,16 @@ def test_what_was_decided_is_said(tmp_path: Path):
     shown = said([i * 7 for i in range(80)])
     assert "80 different whole numbers in 80 rows: they are read as numbers; use --task cl" in shown
     assert "they are read as classes; use --task regress" in said([i % 60 for i in range(600)])
-    many = "40 different numbers in 400 rows: they are read as classes; ownbert fit --task regress"
+    many = "40 different whole numbers in 400 rows: they are read as classes; use --task regress"
     assert many in said([i % 40 for i in range(400)])
+    many = "40 different whole numbers in 400 rows: they are read as numbers; use --task classify"
+    assert many in said([18 + i % 40 for i in range(400)])  # such as ages
+    assert "they are read as classes; use --task" in said(
+        [1000 + 37 * (i % 40) for i in range(400)]
+    )
+    assert "they are read as classes; use --task" in said([i % 11 for i in range(200)])
     assert "they are read as" not in said([f"{i % 60:03}" for i in range(90)])
-    assert "they are read as" not in said([i % 20 for i in range(200)])
+    assert "they are read as" not in said([i % 10 for i in range(200)])
     assert "only 2 different numbers, some with fractions: they are r" in said([0.5, 3.8] * 10)
     assert "numbers with ',' between thousands" in said(["2,000.50", "7,000.50"] * 10)
     assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from ownbert import InputError, Predictor, predict
 from ownbert.tables.columns import (
@@ -97,6 +99,30 @@ def test_names_of_classes_replace_their_numbers():
     features = datasets.Features({"text": datasets.Value("string"), "label": names})
     data = datasets.Dataset.from_dict({"text": TEXTS, "label": [1, 0]}, features=features)
     assert [row for _, row in table_of(data).read(["label"])] == [("pos",), ("neg",)]
+
+
+class TorchDataset:
+    """As ``Dataset.with_format("torch")``: blocks of columns are tensors."""
+
+    column_names = ("text", "label")
+    features: ClassVar = {"label": SimpleNamespace(names=["neg", "pos"])}
+
+    def select_columns(self, names: list[str]) -> "TorchDataset":
+        return self
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, rows: slice) -> dict[str, Any]:
+        return {"text": ["a", "b", "c"], "label": torch.tensor([1, 0, -1])}
+
+
+def test_names_of_classes_replace_tensors():
+    assert [row for _, row in table_of(TorchDataset()).read(["label"])] == [
+        ("pos",),
+        ("neg",),
+        (None,),
+    ]
 
 
 def test_a_row_may_lack_what_others_have():

@@ -1,5 +1,6 @@
 """Questions with answers, as SQuAD's JSON and as tables."""
 
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -177,3 +178,34 @@ def test_squad_2(shared_data: Path):
     for name, total, none in (("train", 4449, 2342), ("dev", 1629, 826)):
         questions = list(read_questions(shared_data / "squad2-dev-half" / f"{name}.json.gz"))
         assert (len(questions), sum(not q.answers for q in questions)) == (total, none)
+
+
+@pytest.mark.parametrize(
+    ("cell", "answers"),
+    [
+        ('{"text": ["b c"], "answer_start": [2]}', [("b c", 2)]),
+        ("{'text': ['b c'], 'answer_start': [2]}", [("b c", 2)]),
+        ("{'text': array(['b c'], dtype=object), 'answer_start': array([2])}", [("b c", 2)]),
+        (
+            '[{"text": "a", "answer_start": 0}, {"text": "c", "answer_start": 4}]',
+            [("a", 0), ("c", 4)],
+        ),
+        ('{"text": [], "answer_start": []}', []),
+        ("[d]", [("[d]", 6)]),
+        ("{broken", [("{broken", None)]),
+    ],
+)
+def test_answers_in_a_csv_may_be_json(cell: str, answers: list[Any], tmp_path: Path):
+    path = tmp_path / "qa.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["question", "context", "answers"], ["q?", "a b c [d]", cell]])
+    (question,) = read_questions(path)
+    assert [*question.answers] == answers
+
+
+def test_answers_after_a_line_end_of_windows_keep_their_positions(tmp_path: Path):
+    path = tmp_path / "qa.csv"
+    path.write_bytes(b'question,context,answers,answer_start\r\nq?,"one\r\ntwo",two,5\r\n')
+    (question,) = read_questions(path)
+    assert question.context == "one\r\ntwo"
+    assert [*question.answers] == [("two", 5)]

@@ -66,7 +66,7 @@ def test_csv_quotes_line_breaks_and_positions(tmp_path: Path):
     path = save(tmp_path, "a.csv", "\ufeff" + content)
     assert columns(path) == ["label", "text"]
     assert read_labelled(path) == [
-        (3, 'one, "two"\nthree', "a"),
+        (3, 'one, "two"\r\nthree', "a"),
         (6, 'plain "quote"', "b"),
     ]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.tables.feature_cells import Cells
+from ownbert.tables.name_lists import split_names
 
 # Tags by column, in the order of their ids from 1. Id 0 means none: special tokens, and tags not
 # seen in training.
@@ -32,7 +33,7 @@ def describe_features(features: Features) -> str:
 
 def feature_names(given: str, columns: int) -> list[str]:
     """The names of columns given by the user, separated by commas unless there is a single one."""
-    return [given] if columns == 1 else [name.strip() for name in given.split(",")]
+    return [given] if columns == 1 else split_names(given)
 
 
 def number_tags(features: Features) -> list[dict[str, int]]:

@@ -84,7 +84,9 @@ def own_text(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterator[tuple[int, str]]:
+def open_text(
+    path: str | os.PathLike[str], *, internal: bool = False, keep_returns: bool = False
+) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, line without its end)`` of a text file, plain or gzip.
 
     Gzip is recognised by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
@@ -97,6 +99,8 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
             overrides it.
         internal: whether the file belongs to a model or was written by a command; then it is UTF-8
             with lines that end in ``\\n``.
+        keep_returns: whether a line that ends in ``\\r\\n`` keeps its ``\\r``, which is text if the
+            line ends inside a quoted field.
 
     Raises:
         InputError: at the call, if the file is missing, a folder or unreadable; during iteration,
@@ -105,7 +109,8 @@ def open_text(path: str | os.PathLike[str], *, internal: bool = False) -> Iterat
     source = Path(path)
     refuse_unreadable(source)
     internal = internal or os.path.abspath(path) in _own_files
-    return _lines(source, UTF8 if internal else current_encoding(), internal=internal)
+    encoding = UTF8 if internal else current_encoding()
+    return _lines(source, encoding, internal=internal, keep_returns=keep_returns)
 
 
 def refuse_unreadable(path: Path) -> None:
@@ -126,7 +131,9 @@ def is_misnamed_gzip(path: Path) -> bool:
         return file.read(2) != GZIP_MAGIC
 
 
-def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, str]]:
+def _lines(
+    path: Path, encoding: str, *, internal: bool, keep_returns: bool
+) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
     refuse_second_reading(path)
     by_bytes = has_plain_line_feeds(encoding)
@@ -134,7 +141,8 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
         if not by_bytes:
             text = io.TextIOWrapper(cast(Any, stream), encoding, newline="\n")
             try:
-                for number, line in enumerate(_split(path, text, "\n", "\r"), start=1):
+                lines = _split(path, text, "\n", "\r", keep_returns=keep_returns)
+                for number, line in enumerate(lines, start=1):
                     yield number, line.removeprefix("\ufeff") if number == 1 else line
             except UnicodeError:
                 raise InputError(
@@ -142,7 +150,8 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
                     "encoding of the file with --encoding"
                 ) from None
             return
-        lines = _split(path, stream, b"\n", b"\r", lone_cr=not internal)
+        how = {"lone_cr": not internal, "keep_returns": keep_returns}
+        lines = _split(path, stream, b"\n", b"\r", **how)
         for number, line in enumerate(lines, start=1):
             if number == 1:
                 start = line
@@ -159,10 +168,16 @@ def _lines(path: Path, encoding: str, *, internal: bool) -> Iterator[tuple[int, 
 
 
 def _split(
-    path: Path, stream: Any, lf: AnyStr, cr: AnyStr, *, lone_cr: bool = True
+    path: Path,
+    stream: Any,
+    lf: AnyStr,
+    cr: AnyStr,
+    *,
+    lone_cr: bool = True,
+    keep_returns: bool = False,
 ) -> Iterator[AnyStr]:
     """Yield lines without their ends, which are ``lf`` or ``cr`` and ``lf``, or with ``lone_cr``
-    also ``cr`` alone."""
+    also ``cr`` alone; with ``keep_returns``, a ``cr`` before ``lf`` is part of the line."""
     line: AnyStr = stream.readline(READ_BUFFER)
     if not line.endswith(lf):
         if lone_cr and cr in line.rstrip(cr):
@@ -173,7 +188,8 @@ def _split(
     while line:
         if len(line) >= _MOST_LINE and not line.endswith(lf):
             _refuse_long(path, number)
-        yield line.removesuffix(lf).removesuffix(cr)
+        line = line.removesuffix(lf)
+        yield line if keep_returns else line.removesuffix(cr)
         line, number = stream.readline(_MOST_LINE), number + 1
 
 

@@ -23,6 +23,7 @@ from ownbert.tables.column_proposals import (
     warn_if_headless,
 )
 from ownbert.tables.memory import MemoryTable
+from ownbert.tables.name_lists import join_names, split_names
 from ownbert.tables.tables import (
     Source,
     as_text,
@@ -99,8 +100,9 @@ def with_label_columns(options: Mapping[str, Any]) -> dict[str, Any]:
         quoted = (str(name).replace('"', '""') for name in names)
         result["label_names"] = ",".join(f'"{name}"' for name in quoted)
     if (several := result.pop("label_columns", None)) is not None:
-        names = [several] if isinstance(several, str) else several
-        result["label_column"] = ",".join(map(str, names))
+        # A single name is used as it is, also if it contains a comma.
+        names = [several] if isinstance(several, str) else [*map(str, several)]
+        result["label_column"] = names[0] if len(names) == 1 else join_names(names)
     return result
 
 
@@ -290,7 +292,7 @@ def kept_columns(path: Source, keep: Sequence[str]) -> tuple[str, ...]:
     names = columns(path)
     wanted: list[str] = []
     for given in keep:
-        several = [given] if given in names else [part.strip() for part in given.split(",")]
+        several = [given] if given in names else split_names(given)
         wanted += names if several == ["all"] and "all" not in names else several
     found = (require_column(names, name, source=path, option="--keep") for name in wanted)
     return tuple(dict.fromkeys(found))
@@ -355,7 +357,7 @@ def _named_columns(
         raise InputError(_missing(path, names, spec))
     several = [given]
     if spec.several and given not in names:
-        several = [name.strip() for name in given.split(",")]
+        several = split_names(given)
     option = f"{spec.option} of {spec.of}" if spec.of else spec.option
     return tuple(require_column(names, name, source=path, option=option) for name in several)
 

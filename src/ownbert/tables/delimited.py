@@ -26,7 +26,8 @@ _QUOTED_NAME = re.compile(r'(?:^|(?<=[\t,;|]))"(?:[^"]|"")*"(?=\s*(?:[\t,;|]|$))
 # Placeholder for an escaped quote while the csv module reads a row: a noncharacter code point.
 _ESCAPED_QUOTE = "\ufdd0"
 
-# Line number from 1, and the line without its end.
+# Line number from 1, and the line without its line feed; a carriage return before it is kept,
+# because it is text if the line ends inside a quoted field.
 _Line = tuple[int, str]
 _Row = tuple[int, list[str]]
 
@@ -48,7 +49,7 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[_Row]]:
     Raises:
         InputError: there is no header; or, during iteration, a row has another number of fields.
     """
-    rows = all_rows(path, open_text(path))
+    rows = all_rows(path, open_text(path, keep_returns=True))
     if (header := next(rows, None)) is None:
         raise InputError(f"{path} is empty")
     names = [name.strip() for name in header[1]]
@@ -130,23 +131,25 @@ def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
     """Yield the lines as rows, or rows parsed by the csv rules where only these give the right
     number of fields."""
     number, line = next(lines)
+    line = line.removesuffix("\r")
     names = [_unquoted(field) for field in line.split(delimiter)]
     yield number, names
     width = len(names)
     # A row with an open quote that may continue in the next lines, then blank lines.
     open_row: _Row | None = None
     pending: list[_Line] = []
-    for number, line in lines:
+    for number, whole_line in lines:
+        line = whole_line.removesuffix("\r")
         # A blank line between rows is ignored, but in a single column it is an empty text.
         if not line and width > 1:
             if open_row:
-                pending.append((number, line))
+                pending.append((number, whole_line))
             continue
         pieces = line.split(delimiter)
         row = number, [_unquoted(field) for field in pieces]
         wrong = len(pieces) != width
         opens = width > 1 and any(p[:1] == '"' and p.count('"') % 2 for p in pieces)
-        arguments = (lines, [(number, line)], delimiter, width)
+        arguments = (lines, [(number, whole_line)], delimiter, width)
         if opens and pieces[0][:1] == '"' and (found := _quoted_row(*arguments, whole=True)):
             if open_row:
                 yield open_row
@@ -155,7 +158,7 @@ def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
             continue
         if open_row:
             if wrong and (
-                found := _quoted_row(lines, [*pending, (number, line)], delimiter, width)
+                found := _quoted_row(lines, [*pending, (number, whole_line)], delimiter, width)
             ):
                 open_row, pending = None, []
                 yield found
@@ -165,7 +168,7 @@ def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
         if wrong and (found := _quoted_row(*arguments)):
             yield found
         elif opens and not wrong:
-            open_row, pending = row, [(number, line)]
+            open_row, pending = row, [(number, whole_line)]
         else:
             yield row
     if open_row:

@@ -23,15 +23,21 @@ from ownbert.tables.tables import as_text
 # Separators of labels in a cell, those least likely to occur inside a label first.
 SEPARATORS = ("|", ";", ",")
 _NUMBERED = re.compile(r"[ \d]*")
-# Integers with more distinct values than this are classes only if they repeat this often.
-_MOST_NUMERIC_CLASSES, _REPEATED = 50, 3
 # Classes that are numbers are reported from this many.
-_MANY_NUMERIC_CLASSES = 21
+_NOTED_NUMERIC_CLASSES = 11
+# Integers with this many distinct values or more are classes only if they repeat this often, and
+# look like indices or codes.
+_MANY_NUMERIC_CLASSES, _REPEATED = 21, 3
+# Other texts among numbers are strays if they have at most this share of the rows, and the numbers
+# have this many distinct values or more.
+_STRAY, _AMONG_NUMBERS = 0.05, 21
 # Numbers with fractions are reported if there are at most this many distinct values.
 _FEW_NUMBERS = 2
 # From this number of rows, a column whose values are nearly all distinct (this share) is not a
 # label column.
 _FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
+# Maximum number of warnings about labels that are nearly the same.
+_MOST_ALIKE = 5
 # Maximum characters of a list represented as text.
 _LONGEST_LIST = 1 << 20
 _MIDNIGHT = " 00:00:00"
@@ -255,7 +261,10 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     """The task of numeric texts, with a note; texts for missing values do not count."""
     texts = [text for text in texts if not is_missing_number(text)]
     numbers = decimal_numbers(texts)
-    if numbers is None or not numbers:
+    if numbers is None:
+        # A few other texts among many different numbers are refused with their location.
+        return ("regress", "") if _stray_names(texts) else None
+    if not numbers:
         return None
     distinct = len(set(numbers))
     if any(number % 1 for number in numbers):
@@ -275,10 +284,15 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
         else:
             note = ""
         return "regress", note
-    if distinct <= _MOST_NUMERIC_CLASSES or any(map(_CODE.fullmatch, texts)):
+    if distinct < _NOTED_NUMERIC_CLASSES or any(map(_CODE.fullmatch, texts)):
         return "classify", ""
     name, what, other = "regress", "numbers", "classify"
-    if len(numbers) >= _REPEATED * distinct:
+    span = max(numbers) - min(numbers) + 1
+    # Indices of classes have no gaps and begin with 0 or 1, codes have large gaps; ages have
+    # neither.
+    like_classes = (min(numbers) in (0, 1) and distinct == span) or 2 * distinct < span
+    repeated = len(numbers) >= _REPEATED * distinct
+    if distinct < _MANY_NUMERIC_CLASSES or (like_classes and repeated):
         name, what, other = "classify", "classes", "regress"
     return name, (
         f"the labels are {distinct:,} different whole numbers in {len(numbers):,} rows: they are "
@@ -290,7 +304,7 @@ def note_on_numbers(names: Sequence[str]) -> str:
     """A note that the labels, which are read as names, may be numbers; "" if they are not."""
     different = set(names)
     if (
-        len(different) < _MANY_NUMERIC_CLASSES
+        len(different) < _NOTED_NUMERIC_CLASSES
         or decimal_numbers([*different]) is None
         or any(map(_CODE.fullmatch, different))
     ):
@@ -300,6 +314,16 @@ def note_on_numbers(names: Sequence[str]) -> str:
         "read as classes; ownbert fit --task regress and ownbert finetune regress read them as "
         "numbers"
     )
+
+
+def _stray_names(texts: Sequence[str]) -> list[str]:
+    """The few texts among many different numbers that are none; empty if there are no such."""
+    strays = [text for text in texts if not _NUMBER.fullmatch(text)]
+    if not 0 < len(strays) <= _STRAY * len(texts):
+        return []
+    numbers = {text for text in texts if _NUMBER.fullmatch(text)}
+    many = len(numbers) >= _AMONG_NUMBERS and not any(map(_CODE.fullmatch, numbers))
+    return strays if many else []
 
 
 def decimal_numbers(texts: Sequence[str]) -> list[float] | None:
@@ -381,14 +405,52 @@ def unusual_labels(names: Sequence[str]) -> list[str]:
         f"the label {name!r} (rows: {rows:,}) looks like a missing value; if it is one, remove "
         "its rows"
         for name, rows in counts.items()
-        if is_none(name)
+        if is_none(name) and not (name == "-" and "+" in counts)
     ]
+    if _is_missing_index(counts):
+        warnings.append(
+            f"the label '-1' (rows: {counts['-1']:,}) looks like a missing label, as in datasets "
+            "of Hugging Face; if it is one, remove its rows"
+        )
+    alike: dict[Any, list[str]] = {}
+    for name in counts:
+        alike.setdefault(_loosely(name), []).append(name)
+    warnings += [
+        f"the labels {several[0]!r} (rows: {counts[several[0]]:,}) and {several[1]!r} (rows: "
+        f"{counts[several[1]]:,}) differ only in case, spaces, punctuation or zeros, but are two "
+        "labels; write them in the same way if they mean the same"
+        for several in alike.values()
+        if len(several) > 1
+    ][:_MOST_ALIKE]
+    if strays := _stray_names(names):
+        warnings.append(
+            f"the labels are numbers except {strays[0]!r} (rows with such texts: {len(strays):,}): "
+            "all are read as names; correct these rows and use the task regress to predict numbers"
+        )
     if _have_units(names):
         warnings.append(
             f"labels such as {names[0]!r} look like numbers with a unit, but are read as names; "
             "remove the unit to predict numbers"
         )
     return warnings
+
+
+def _is_missing_index(counts: Mapping[str, int]) -> bool:
+    """Whether -1 stands beside the indices of three or more classes, or is rare beside fewer."""
+    others = counts.keys() - {"-1"}
+    if "-1" not in counts or not all(map(str.isdecimal, others)):
+        return False
+    indices = {*map(str, range(len(others)))} == others
+    return indices and (len(others) > 2 or counts["-1"] < _STRAY * sum(counts.values()))
+
+
+def _loosely(name: str) -> Any:
+    """A key that labels share if they are probably the same one: equal numbers, or names that
+    differ in case, spaces, hyphens, underscores or final punctuation."""
+    if _NUMBER.fullmatch(name):
+        return float(name)
+    folded = normalize("NFKC", name).casefold()
+    return re.sub(r"[\s_-]+", " ", folded).strip(" .,:;!") or name
 
 
 def _have_units(names: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import MOST_NESTED, is_nested
+from ownbert.tables.name_lists import split_names
 
 # Value of ``ownbert.tables.tables.kind_of`` for these tables.
 KIND = "memory"
@@ -375,7 +376,7 @@ def _label_name(positional: Positional) -> str:
 
 def _by_name(name: str, labels: Any) -> dict[str, Any]:
     """The labels by column: several, if the columns of a matrix of numbers are named ("a,b")."""
-    names = [each.strip() for each in name.split(",")]
+    names = split_names(name)
     rows = [items(row) if is_list(row) else [row] for row in items(labels)]
     if {len(names)} != {*map(len, rows)} or len(names) == 1 or isinstance(rows[0][0], str):
         return {name: labels}
@@ -489,6 +490,7 @@ def _label_reader(feature: Any) -> Callable[[Any], Any]:
         return lambda value: value
 
     def named(value: Any) -> Any:
+        value = plain(value)  # tensors and arrays in a Dataset.with_format("torch")
         if isinstance(value, list):
             return [named(each) for each in value]
         if not isinstance(value, int) or value < 0:

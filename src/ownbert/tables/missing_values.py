@@ -25,4 +25,4 @@ def is_missing_number(value: Any) -> bool:
 
 def marks_missing(label: str) -> bool:
     """Whether a label is usual for missing values."""
-    return label in _MARKS
+    return label in _MARKS or label in ("-", "--")

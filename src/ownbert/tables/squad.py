@@ -4,9 +4,11 @@ SQuAD's JSON is a single document: {"data": [{"paragraphs": [{"context": "...", 
 "...", "question": "...", "answers": [{"text": "...", "answer_start": 0}]}]}]}]}; version 2 also has
 "is_impossible" (Rajpurkar et al. 2016, 2018). Tables have one row per question; its answers are
 SQuAD's {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, a list of texts,
-or one text. A missing or empty answer means that the text does not contain one.
+or one text; in csv and tsv, the JSON or Python text of these. A missing or empty answer means that
+the text does not contain one.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -25,6 +27,10 @@ NEEDED = (
     'SQuAD JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
     "columns question, context and answers"
 )
+
+
+# Maximum characters of answers that are written as text.
+_LONGEST = 1 << 20
 
 
 class GoldAnswer(NamedTuple):
@@ -180,6 +186,8 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
 
 def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[GoldAnswer, ...]:
     """Answers in any of the supported forms; empty ones are skipped."""
+    if isinstance(value, str) and value not in context:
+        value = _parsed(value)
     if isinstance(value, dict):
         value, starts = _value(value, "text", where), value.get("answer_start")
     several = value if isinstance(value, list) else [value]
@@ -198,6 +206,29 @@ def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[Go
         for text, start in zip(texts, places, strict=True)
         if text.strip()
     )
+
+
+def _parsed(text: str) -> Any:
+    """The answers in a text of JSON or Python, as in a csv file; other texts are one answer."""
+    if len(text) > _LONGEST or text.strip()[:1] not in ("{", "["):
+        return text
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        return _literal(ast.parse(text.strip(), mode="eval").body)
+    return text
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of a Python literal; pandas writes lists as calls: array(['a'], dtype=object)."""
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        keys = [_literal(key) for key in node.keys if key is not None]
+        return dict(zip(keys, map(_literal, node.values), strict=True))
+    if isinstance(node, ast.List | ast.Tuple):
+        return [*map(_literal, node.elts)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "array":
+        return _literal(node.args[0]) if node.args else []
+    return ast.literal_eval(node)
 
 
 def _whole_number(value: Any, where: str) -> int | None:

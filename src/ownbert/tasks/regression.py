@@ -10,6 +10,7 @@ import numpy as np
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.labels import LabelCells, number_signs, point_at_thousands, with_point
+from ownbert.tables.name_lists import join_names
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
@@ -73,7 +74,7 @@ class RegressionTask(SentenceTask):
         given, own = given or self.columns, self.labels
         if own and given.label is None and {*own} <= {*columns(path)}:
             # Use the columns of the training rows, whatever other numeric columns there are.
-            given = replace(given, label=",".join(own))
+            given = replace(given, label=own[0] if len(own) == 1 else join_names(own))
         texts, names, features = super().find_columns(path, given, labelled=labelled)
         if labelled and own and len(names) != len(own):
             raise InputError(
@@ -243,7 +244,10 @@ def _number(value: Any, column: str, where: str) -> float:
             raise ValueError
         number = float(value)
     except (ValueError, TypeError, OverflowError):
-        right = "a number such as 3 or 0.25 is needed"
+        right = (
+            "a number such as 3 or 0.25 is needed; correct or remove such rows, or use the task "
+            "classify if the values are names"
+        )
         if isinstance(value, list):
             right = (
                 "give each number of a row its own column, and name these columns with "

@@ -1,6 +1,5 @@
 """Tasks with one prediction per text or pair of texts: reading, pooling, long documents."""
 
-import csv
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text
 from ownbert.tables.labels import LabelCells
 from ownbert.tables.memory import MemoryTable
+from ownbert.tables.name_lists import split_names
 from ownbert.tables.tables import Source, at_least_one, columns, kind_of, shown_columns
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.forward.network import RowNetwork
@@ -112,8 +112,7 @@ class SentenceTask(Task):
         given = self.settings.label_names
         if given is None:
             return []
-        # A name with a comma is in double quotes.
-        return [name.strip() for name in next(csv.reader([given], skipinitialspace=True), [])]
+        return split_names(given)
 
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":

@@ -164,6 +164,17 @@ def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
     assert first.startswith("TF-IDF: macro F1 0.800; the network of this folder")
     assert "only 0.213" in first
     assert give_advice(report)[0].sentence.startswith("Use more --minutes")
+    failures = {
+        "not enough time": "Use more --minutes",
+        "there was no time for one": "Use more --minutes",
+        "CUDA out of memory. Tried to allocate 2.00 GiB": "Use a smaller --size",
+        "the texts have no words": "Mend the cause of the failure",
+    }
+    for reason, start in failures.items():
+        failed = small(network="", left_out={"pretraining a network": reason})
+        (advice,) = (a for a in give_advice(failed) if "no network" in a.sentence)
+        assert advice.sentence.startswith(start)
+        assert advice.figure == reason or start == "Use more --minutes"
     close = small(leaderboard=(LINEAR, replace(NETWORK, score=0.79)), best="TF-IDF")
     assert headline(close)[0] == "TF-IDF: macro F1 0.800"
 

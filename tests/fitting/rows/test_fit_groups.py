@@ -197,3 +197,14 @@ def test_random_labels_of_customers_are_not_predicted_for_others(tmp_path: Path)
     with pytest.raises(InputError):
         ownbert.fit(rows, output=tmp_path / "groups", resume=True, **given)
     ownbert.fit(rows, output=tmp_path / "groups", group="customer", resume=True, **given)
+
+
+def test_an_added_label_that_no_row_has_gets_a_warning():
+    rows = {"text": ["a b", "c d", "e f"], "label": ["Rechnung", "Mahnung", "Rechnung"]}
+    added = {"text": ["g h", "i j"], "label": ["Rechnungx", "Mahnung"]}
+    _, notes = with_added(table_of(rows), added, ColumnNames(), None)
+    (warning,) = (note for note in notes if note.startswith("warning"))
+    assert "such as 'Rechnungx' (rows: 1) (did you mean 'Rechnung'?)" in warning
+    numbers = {"text": ["a b", "c d"], "label": [1.5, 2.5]}
+    _, notes = with_added(table_of(numbers), {"text": ["e"], "label": [3.5]}, ColumnNames(), None)
+    assert not any(note.startswith("warning") for note in notes)

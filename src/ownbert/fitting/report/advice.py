@@ -1,6 +1,7 @@
 """Conclusions from the numbers, in plain language: the headline and the next steps."""
 
 import math
+import re
 from dataclasses import replace
 
 from ownbert.exceptions import percent
@@ -16,6 +17,9 @@ WEAK_F1 = 0.5
 MANY_ERRORS = 0.005  # share of the held-out rows
 HARD_TASK = 0.1  # share of held-out rows contradicted: the model is at its limit, not the labels
 MANY_UNKNOWN = 0.05  # share of the labelled texts' tokens
+# Reasons for a network that was not fitted: the limit of time; other reasons are failures.
+_NO_TIME = re.compile(r"\bno(t enough)? time\b")
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "memoryerror")
 _NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
 FEW_KNOWN = 0.05  # share of the test rows
@@ -245,11 +249,29 @@ def _no_network(report: Report) -> list[Advice]:
         return []
     minutes = report.settings.get("minutes")
     figure = f"the limit was {minutes:g} min" if isinstance(minutes, int | float) else "see above"
+    if network is None and (failure := _network_failure(report)) is not None:
+        if any(sign in failure.lower() for sign in _OUT_OF_MEMORY):
+            sentence = (
+                "Use a smaller --size or --device cpu, or end other programs that use the memory: "
+                "no network was trained, because the memory was too small."
+            )
+        else:
+            sentence = (
+                "Mend the cause of the failure and fit again: no network was trained, and more "
+                "--minutes do not help."
+            )
+        return [Advice("do", sentence, failure)]
     if network is None:
         what = "only linear models were fitted, no network was trained"
     else:
         what = "the network scores far below the linear models"
     return [Advice("do", f"Use more --minutes: {what}.", figure)]
+
+
+def _network_failure(report: Report) -> str | None:
+    """Why a network failed; None if there was no time for one."""
+    reasons = (reason for what, reason in report.left_out.items() if "network" in what)
+    return next((reason for reason in reasons if not _NO_TIME.search(reason)), None)
 
 
 def _linear_is_enough(report: Report) -> list[Advice]:

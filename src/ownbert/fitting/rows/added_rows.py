@@ -1,7 +1,9 @@
 """Merges training rows with rows that were labelled later."""
 
+import difflib
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from ownbert.exceptions import InputError
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, ColumnNames, find_columns
 from ownbert.tables.label_studio import is_export, read_export
+from ownbert.tables.labels import decimal_numbers
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.missing_values import is_missing
 from ownbert.tables.tables import Source, columns, read_values
@@ -75,9 +78,37 @@ def with_added(
             f"rows of {train} replaced by added ones with the same text: {replaced:,}; with "
             f"another label: {other:,}"
         )
+    if unseen := _unseen_labels(rows, new.values(), label):
+        name, count = next(iter(unseen.items()))
+        close = difflib.get_close_matches(name, {str(row[label]).strip() for row in rows}, n=1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        notes.append(
+            f"warning: added labels that no row of {train} has: {len(unseen):,}, such as {name!r} "
+            f"(rows: {count:,}){meant}; they become new labels"
+        )
     merged = [*(row for row in rows if key(row) not in new), *new.values()]
     name, names = f"{train} and added rows", (*names, *others)
     return table_of([dict(zip(names, row, strict=True)) for row in merged], name=name), notes
+
+
+def _unseen_labels(
+    rows: Iterable[Sequence[Any]], added: Iterable[Sequence[Any]], label: int
+) -> Counter[str]:
+    """The number of rows of each added label that no other row has, if labels are names."""
+    known = {str(row[label]).strip() for row in rows}
+    if decimal_numbers([*known]) is not None or any(isinstance(row[label], list) for row in rows):
+        return Counter()
+    # Cells with several labels are compared label by label.
+    parts = {part.strip() for name in known for part in re.split(r"[|;,]", name)} | known
+    names = (str(row[label]).strip() for row in added if not isinstance(row[label], list))
+    unseen = Counter(name for name in names if name not in known)
+    return Counter(
+        {
+            name: count
+            for name, count in unseen.items()
+            if not {part.strip() for part in re.split(r"[|;,]", name)} <= parts
+        }
+    )
 
 
 def _sources(added: Any) -> list[Source]:
