@@ -125,6 +125,9 @@ def test_a_network_that_predicts_alone_is_the_one_of_the_folder(
     assert "--network" not in card
     test = read_json(folder / "report.json")
     (row,) = (one for one in test["leaderboard"] if one["name"] == test["best"])
+    predictor.save(tmp_path / "saved")
+    saved = ownbert.Predictor(tmp_path / "saved").predict_proba(TEXTS)
+    np.testing.assert_allclose(saved, expected, atol=1e-6)
     for network in (False, True):
         found = ownbert.evaluate(folder, topics / "test.csv", network=network)
         assert found.macro_f1 == pytest.approx(row["test_score"])
@@ -193,6 +196,15 @@ def test_uses_of_another_network_are_reported(
     np.testing.assert_allclose(
         ownbert.Predictor(tmp_path / "0").predict_proba(TEXTS), in_transformers(folder), atol=1e-5
     )
+    done = run_cli("describe", folder)
+    assert (done.returncode, known in done.stderr) == (0, True)
+    if winner == "blend":
+        page = tmp_path / "page.html"
+        done = run_cli("explain", folder, TEXTS[0], "--html", page, "--layers", 0)
+        assert (done.returncode, page.exists()) == (2, False)
+        assert "add --network" in done.stderr
+        for more in (["--layers", 0, "--network"], []):
+            assert run_cli("explain", folder, TEXTS[0], "--html", page, *more).returncode == 0
     card = (folder / "README.md").read_text()
     assert f"Both gave the same prediction for {network.same} of 30 held-out rows." in card
     for command in ("heads", "faithfulness") if winner == "blend" else ("heads",):

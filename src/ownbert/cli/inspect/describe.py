@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.terminal import console, echo
+from ownbert.terminal import console, echo, say
 
 
 def describe(
@@ -30,10 +30,14 @@ def describe(
     """
     from json import dumps
 
+    from ownbert.hub import model_folder
+    from ownbert.inference.blend import network_note
     from ownbert.inspect.overview.describe import describe as run
     from ownbert.inspect.overview.overview import show
 
     overview = run(folder, text, tokens=tokens)
+    if (note := network_note(model_folder(folder))) is not None:
+        say(f"note: {note}", err=True)
     if json:
         echo(dumps(overview.as_json(), ensure_ascii=False, indent=2))
     else:

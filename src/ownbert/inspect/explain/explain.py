@@ -285,9 +285,12 @@ class Explainer:
             return self.of_network.observe(encoded, choice=choice, budget=budget)
         if self.translator is not None or self.blend is not None:
             if choice != ALL_HEADS:
-                what = "translations" if self.translator is not None else "a blend"
-                if isinstance(self.blend, LinearShares):
-                    what = "linear models"
+                what = "translations" if self.blend is None else "linear models"
+                if self.blend is not None and not isinstance(self.blend, LinearShares):
+                    raise InputError(
+                        "a page of a blend shows no attention: add --network, or omit --layers and "
+                        "--heads"
+                    )
                 raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
             return None
         return observe(
