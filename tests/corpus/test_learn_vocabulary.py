@@ -318,3 +318,13 @@ def test_a_signal_ends_learning():
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, before)
+
+
+def test_codes_joined_by_separators_get_a_warning(tmp_path: Path):
+    rows = [f"A{i % 7}0,B{i % 5}1,C{i % 3}2" for i in range(300)]
+    with pytest.warns(UserWarning, match=r"codes joined by separators, .* use kind wordpiece"):
+        learn_vocabulary(rows, tmp_path / "blank", kind="blank")
+    learn_vocabulary(rows, tmp_path / "pieces", kind="wordpiece")
+    tokens = BertTokenizerFast.from_pretrained(tmp_path / "pieces").tokenize("A10,B21;C12")
+    assert tokens[tokens.index(",") + 1 :] != []
+    assert "[UNK]" not in tokens[: tokens.index(",")]

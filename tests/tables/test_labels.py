@@ -263,6 +263,20 @@ def test_a_stray_text_among_many_numbers_is_refused_with_its_place():
     assert "the labels are numbers except 'unknown'" in task.warnings()[0]
 
 
+@pytest.mark.parametrize("labels", [["a", "", "b"] * 8, [0.5, None, 1.25] * 8])
+def test_rows_without_a_label_are_left_out_on_request(labels: list[Any], tmp_path: Path):
+    columns = {"text": texts(24), "label": labels, "who": [f"p{i % 9}" for i in range(24)]}
+    path = as_csv(columns, tmp_path / "t.csv")
+    with pytest.raises(InputError, match=r"8 of 24 rows have none: .*skip_unlabelled"):
+        preview_fit(path)
+    with pytest.warns(UserWarning, match="rows without a label, left out: 8 of 24"):
+        shown = preview_fit(path, skip_unlabelled=True, group="who")
+    assert "16 labelled texts" in shown
+    empty = as_csv({"text": texts(2), "label": ["", ""]}, tmp_path / "e.csv")
+    with pytest.raises(InputError, match="no row has a label"):
+        preview_fit(empty, skip_unlabelled=True, task="classify")
+
+
 def test_decimals_that_are_equal_get_a_warning():
     task = task_class("classify")()
     task.read(table_of({"text": texts(9), "label": [Decimal("1.10"), Decimal("1.1"), "x"] * 3}))

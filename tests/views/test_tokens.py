@@ -14,6 +14,10 @@ from ownbert.views.tokens import KINDS, lowered, spans_of, splitter, text_kind, 
     [
         (["7590 23986 90463 35897", "12965 40627 9"], "ids"),
         (["A12.3 B44 Z99.1", "C50 D12.6"], "ids"),
+        (["A01,B20,C33", "B20,A01", "C33"], "words"),
+        (["A01;B20", "B20;A01;C33"], "words"),
+        (["A01|B20", "C33/A01"], "words"),
+        (["A01, B20, C33", "C33, A01"], "words"),
         (["The 3 films of 1999 were good.", "No, 2 of them."], "words"),
         (["这部电影在1999年上映。", "不错 的 片子"], "chinese"),
         (["これは映画です"], "chinese"),
@@ -25,6 +29,11 @@ from ownbert.views.tokens import KINDS, lowered, spans_of, splitter, text_kind, 
 )
 def test_the_kind_is_seen(texts: list[str], kind: str):
     assert text_kind(texts) == kind
+
+
+def test_codes_with_rare_separators_stay_whole():
+    assert text_kind([f"A{i} B{i} C/{i} D{i} E{i}" for i in range(200)]) == "ids"
+    assert text_kind([f"{i},{i + 1} x{i}" for i in range(0, 400, 2)]) == "ids"  # no part twice
 
 
 def test_each_kind_is_split_in_its_way():

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category, name, normalize
@@ -10,7 +10,8 @@ from unicodedata import category, name, normalize
 from ownbert import limits
 from ownbert.checks import between, known, up_to
 from ownbert.corpus.documents import Document, PathLike, find_files, read_documents
-from ownbert.exceptions import InputError
+from ownbert.corpus.joined_codes import are_joined
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import protected, refuse_same
@@ -40,6 +41,8 @@ Progress = Callable[[int], None]
 KINDS = ("blank", "wordpiece")
 
 BLANK_SIZE = 100_000
+# Distinct tokens inspected for separators inside.
+_LOOKED_AT = 10_000
 BLANK_MIN_COUNT = 3
 WORDPIECE_SIZE = 30_000
 WORDPIECE_MIN_COUNT = 2
@@ -248,6 +251,12 @@ def _learn_blank(
         raise InputError(
             f"no token occurs {least} times or more in the corpus: lower --min-count or give "
             "more text"
+        )
+    if are_joined([*islice(counts, _LOOKED_AT)]):
+        warn_of_input(
+            "many tokens are codes joined by separators, such as A01,B20, and each combination is "
+            "one token: use --kind wordpiece, which splits at punctuation, or put spaces between "
+            "the codes"
         )
     running = counts.total()
     known = sum(count for _, count in kept) + sum(counts[token] for token in SPECIAL_TOKENS)

@@ -59,6 +59,7 @@ class FitRecipe(CheckedSettings):
         TaskSettings, "separator", shown="the first of | ; , found in the rows"
     )
     label_names: str | None = same_setting(TaskSettings, "label_names")
+    skip_unlabelled: bool = same_setting(TaskSettings, "skip_unlabelled")
     encoding: str | None = same_setting(FinetuneData, "encoding")
     task: str | None = setting(
         None,

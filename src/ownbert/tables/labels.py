@@ -105,7 +105,10 @@ class LabelCells:
         if len(missing) > 1:
             advice = f"; {len(missing):,} of {len(self.values):,} rows have none: remove them"
             if training:
-                advice += ", or pass their texts to fit with --unlabelled"
+                advice += (
+                    " (--skip-unlabelled leaves them out), or pass their texts to fit with "
+                    "--unlabelled"
+                )
         raise InputError(f"{self.places[missing[0]]}: {reason}{advice}")
 
 

@@ -118,6 +118,12 @@ class TaskSettings(CheckedSettings, name="task"):
         shown="the first of | ; , found in the training rows",
         option="--label-separator",
     )
+    skip_unlabelled: bool = setting(
+        False,
+        "Leave out rows without a label or number, and report how many there are; without it such "
+        "rows are an error.",
+        DATA,
+    )
     label_names: str | None = setting(
         None,
         "Names of the labels, separated by commas, if rows contain vectors of 0 and 1.",

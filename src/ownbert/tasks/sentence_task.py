@@ -11,13 +11,14 @@ from ownbert.batches.example import Example
 from ownbert.batches.word_features import cut_words, word_table
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text
 from ownbert.tables.labels import LabelCells
 from ownbert.tables.memory import MemoryTable
+from ownbert.tables.missing_values import is_missing, is_missing_number
 from ownbert.tables.name_lists import split_names
 from ownbert.tables.tables import Source, at_least_one, columns, kind_of, shown_columns
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings
@@ -94,8 +95,21 @@ class SentenceTask(Task):
                 "one column with --text-column"
             )
         rows = list(read_table(path, texts, labels, features=features))
+        if self.settings.skip_unlabelled:
+            rows = self._with_labels(rows, path)
         self.pair = len(texts) == 2
         return labels, rows
+
+    def _with_labels(self, rows: Sequence[TableRow], path: Source) -> list[TableRow]:
+        """The rows that have all targets."""
+        none = is_missing_number if self.name == "regress" else is_missing
+        labelled = [row for row in rows if not any(map(none, row.cells))]
+        if not labelled:
+            raise InputError(f"{path}: no row has a label")
+        if skipped := len(rows) - len(labelled):
+            total = f"{skipped:,} of {len(rows):,}"
+            warn_of_input(f"{path}: rows without a label, left out: {total}")
+        return labelled
 
     def label_cells(self, rows: Sequence[TableRow], column: str) -> LabelCells:
         """The first cell of each row, which contains its labels."""

@@ -14,7 +14,7 @@ _FIRST = ("classify", "multilabel", "regress")
 # Settings of tasks that read single sentences or pairs.
 SENTENCE_SETTINGS = (
     *("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop"),
-    *("mask_rate", "head_init", "baseline"),
+    *("mask_rate", "head_init", "baseline", "skip_unlabelled"),
 )
 
 

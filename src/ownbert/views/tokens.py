@@ -7,8 +7,10 @@ from itertools import groupby, islice
 from unicodedata import category, normalize
 
 from ownbert.checks import known
+from ownbert.corpus.joined_codes import are_joined
 
-# ids: space-separated tokens, unchanged. words: letters and punctuation, lower-cased. chinese: the
+# ids: space-separated tokens, unchanged. words: letters and punctuation (also of codes joined by
+# separators), lower-cased. chinese: the
 # same, but each character of a script without spaces is a token. marked: like chinese, but words
 # include their combining marks, and both ways of writing them (NFC and NFD) are equal.
 KINDS = ("ids", "words", "chinese", "marked")
@@ -59,7 +61,8 @@ def text_kind(texts: Iterable[str]) -> str:
         return "chinese"
     codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
     if codes >= _CODES * len(tokens):
-        return "ids"
+        # Codes joined by separators (A01,B20) are split at these, as words are.
+        return "words" if are_joined(tokens) else "ids"
     # Texts to be predicted may be written in the other way (NFC or NFD).
     apart = re.compile(rf"[^\W\d_][{marks()}{_VOWELS}]")
     wide = (normalize("NFD", text.lower()) for text in sample if not text.isascii())

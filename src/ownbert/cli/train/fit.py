@@ -15,13 +15,18 @@ from ownbert.train.training_settings import DATA, RUN
 _SHOWN = (
     *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),
     *("group", "time_column"),
-    *("label_separator", "label_names", "encoding", "task"),
+    *("label_separator", "label_names", "skip_unlabelled", "encoding", "task"),
     *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )
 
 
 # Options that only --help-all shows.
-_RARE = frozenset({"label_separator", "label_names", "second_column", "seeds", "encoding", "size"})
+_RARE = frozenset(
+    {
+        *("label_separator", "label_names", "skip_unlabelled", "second_column", "seeds"),
+        *("encoding", "size"),
+    }
+)
 
 
 @recipe_command(FitRecipe, _SHOWN, command="fit", common=frozenset(_SHOWN) - _RARE)

@@ -83,7 +83,11 @@ class FitInput:
         pick_device(recipe.device)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         self.train = train = sources["train"]
-        label_options = {"separator": recipe.label_separator, "label_names": recipe.label_names}
+        label_options = {
+            "separator": recipe.label_separator,
+            "label_names": recipe.label_names,
+            "skip_unlabelled": recipe.skip_unlabelled,
+        }
         task = find_task(train, named, recipe.task, label_options)
         self.base: Description | None = None  # of the network to start from, if one is given
         if recipe.model is not None:

@@ -115,7 +115,7 @@ def find_task(
     path: Source,
     columns: ColumnNames,
     name: str | None = None,
-    label_options: Mapping[str, str | None] = MappingProxyType({}),
+    label_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
     """Detect the task of a file from its labels.
 
@@ -123,7 +123,8 @@ def find_task(
         path: file of labelled rows.
         columns: columns named by the user.
         name: name of the task if the user gave one.
-        label_options: the settings ``separator`` and ``label_names`` if the user gave them.
+        label_options: the settings ``separator``, ``label_names`` and ``skip_unlabelled`` if
+            the user gave them.
 
     Raises:
         InputError: ``fit`` does not support the task; the message names the right command.
