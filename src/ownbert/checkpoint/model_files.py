@@ -123,6 +123,7 @@ _TASK = record(
         "columns": maybe(dict_of(maybe(text))),
         "max_length": maybe(whole(1, 1 << 20)),
         "pair": truth,
+        "positive": maybe(text),
         "features": _TAGS,
         "first_label": maybe(_NUMBER),
         "threshold": maybe(_NUMBER),

@@ -131,6 +131,8 @@ class FinetuningRun(TrainingRun):
         metric = recipe.run.measure or known[0]
         if metric not in known:
             raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
+        if metric != "loss":
+            self.task.monitor(metric)
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
     def _share_read(self, settings: TaskSettings) -> float:

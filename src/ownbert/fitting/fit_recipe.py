@@ -60,6 +60,7 @@ class FitRecipe(CheckedSettings):
     )
     label_names: str | None = same_setting(TaskSettings, "label_names")
     skip_unlabelled: bool = same_setting(TaskSettings, "skip_unlabelled")
+    positive: str | None = same_setting(TaskSettings, "positive")
     encoding: str | None = same_setting(FinetuneData, "encoding")
     task: str | None = setting(
         None,
@@ -70,7 +71,8 @@ class FitRecipe(CheckedSettings):
     )
     metric: str | None = setting(
         None,
-        "Metric for comparing models: accuracy, macro_f1, weighted_f1, mcc or log_loss; for "
+        "Metric for comparing models: accuracy, macro_f1, weighted_f1, mcc, log_loss, "
+        "roc_auc, average_precision, or f1 of the positive label; for "
         "multilabel micro_f1, macro_f1, weighted_f1, average_precision, subset_accuracy or "
         "log_loss; for regress spearman, pearson, mae or r2.",
         DATA,

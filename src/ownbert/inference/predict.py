@@ -34,6 +34,7 @@ from ownbert.tables.columns import id_column as id_column_of
 from ownbert.tables.tables import columns as columns_of
 from ownbert.tables.tables import is_known, kind_of, read_values
 from ownbert.tables.texts_or_files import text_or_file
+from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
@@ -340,6 +341,7 @@ def evaluate(
     coverage: float | None = None,
     calibrate: Any = None,
     out_of_scope: Any = None,
+    positive: str | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Scores:
@@ -364,6 +366,8 @@ def evaluate(
             other rows, and the coverage and size of label sets to the metrics.
         out_of_scope: texts that have none of the labels, a file or rows in memory; with
             ``unknown``, adds the detection quality to the metrics.
+        positive: the label that f1, roc_auc and average_precision are about; by default that of
+            training, see ``ownbert finetune classify``.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
@@ -393,6 +397,10 @@ def evaluate(
         settled = compute.settled(described)
         predictor = Networks(model_folder(folder), described, settled, task=similarity)
     task = predictor.task
+    if positive is not None:
+        if not isinstance(task, SingleLabelTask):
+            raise InputError(f"--positive does not apply to {task.name}")
+        task.name_positive(positive)
     rows = read_labelled_rows(task, data, folder)
     say_each((f"note: {line}" for line in task.notes_on_rows()), say)
     say_each(filter(None, (predictor.compute.note,)), say)

@@ -6,8 +6,8 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.files.writing import write_text
-from ownbert.fitting.report.charts import risk_chart
-from ownbert.fitting.report.sections import Section
+from ownbert.fitting.report.charts import ranking_charts, risk_chart
+from ownbert.fitting.report.sections import Section, in_language, ranking_section
 from ownbert.language import translated
 from ownbert.pages import page
 from ownbert.tasks.metrics import Scores
@@ -33,13 +33,17 @@ def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
         "share of wrong answers."
     )
     section = Section("risk", words, lead, columns, rows)
+    found = ranking_section(scores.ranking)
+    ranked = None if found is None else in_language(found)
     text = page(
         "inspect/risk.html",
         kind=translated("one label per text"),
         headline=title,
         figures=[(f"{value:.3f}", translated(shown_name(n))) for n, value in scores.values.items()],
-        keys=[("risk", words)],
+        keys=[("risk", words), *([] if ranked is None else [("ranking", ranked.title)])],
         section=section,
         chart=risk_chart(scores.risk),
+        ranked=ranked,
+        ranking=[] if scores.ranking is None else ranking_charts(scores.ranking),
     )
     write_text(path, text)

@@ -13,7 +13,7 @@ from ownbert.exceptions import InputError, in_short, percent
 from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.raw_outputs import softmax
-from ownbert.tasks.metrics import Scores, risk_curve, score_labels
+from ownbert.tasks.metrics import RANKING, Ranking, Scores, one_vs_rest, risk_curve, score_labels
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
@@ -34,6 +34,16 @@ _BALANCED, _EQUAL = "balanced", "equal"
 _UNEQUAL = 2.0
 
 
+# Names of positive labels, and for those that may be numbers or abbreviations, of the other label.
+_POSITIVE = frozenset(
+    {
+        *("yes", "true", "positive", "pos", "ja", "oui", "sí", "si", "sì", "sim", "да", "tak"),
+        *("wahr", "vrai", "positiv", "positif", "positivo", "是", "有", "阳性", "正面", "はい"),
+    }
+)
+_OPPOSITES = {"1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",), "+": ("-",)}
+
+
 class SingleLabelTask(Task):
     """Softmax classification with one label per row; subclasses read and encode the rows.
 
@@ -48,6 +58,8 @@ class SingleLabelTask(Task):
     label_heading = "{} labels"
     # Label weights of the loss, known once ``learn`` has seen the training rows.
     weights: tuple[float, ...] | None = None
+    # The label that ``f1`` and the metrics ``RANKING`` are about; None: see ``positive_label``.
+    positive: str | None = None
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}
@@ -61,6 +73,39 @@ class SingleLabelTask(Task):
         self.check([row for row in rows if is_soft(row.target)], source, "")
         self.counts = self._counts(rows)
         self.weights = label_weights(self.settings.class_weights, self.labels, self.counts)
+        if self.settings.positive is not None:
+            self.name_positive(self.settings.positive)
+        elif len(self.labels) == 2:
+            rarer = self.labels[int(self.counts[0] >= self.counts[1])]
+            self.positive = positive_of(self.labels) or rarer
+
+    @property
+    def positive_label(self) -> str | None:
+        """The label that ``f1`` and the metrics of the order of rows are about; None if there are
+        more than two labels and none was named."""
+        if self.positive is None and len(self.labels) == 2:  # folders of earlier versions
+            return positive_of(self.labels) or self.labels[1]
+        return self.positive
+
+    def name_positive(self, label: str) -> None:
+        """Choose the positive label.
+
+        Raises:
+            InputError: it is not one of the labels.
+        """
+        if label not in self.labels:
+            raise InputError(
+                f"--positive is {label!r}, but the labels are {list_labels(self.labels)}"
+            )
+        self.positive = label
+
+    def monitor(self, metric: str) -> None:
+        if metric == "f1" and self.positive_label is None:
+            raise InputError(
+                f"the metric f1 is about one of two labels, but there are {len(self.labels)}; name "
+                "one with --positive, or use macro_f1"
+            )
+        super().monitor(metric)
 
     def balance(self) -> bool:
         """Give rare labels larger weights if labels are imbalanced; return whether they are."""
@@ -143,7 +188,26 @@ class SingleLabelTask(Task):
         probabilities = np.stack(decided)
         predicted = probabilities.argmax(1)
         scores = score_labels(truth, predicted, self.labels)
-        return replace(scores, risk=risk_curve(probabilities, predicted == truth))
+        scores = replace(scores, risk=risk_curve(probabilities, predicted == truth))
+        return self._ranked(scores, np.asarray(truth), probabilities)
+
+    def _ranked(self, scores: Scores, truth: np.ndarray, probabilities: np.ndarray) -> Scores:
+        """The scores with the metrics of the positive label; without one, with ``RANKING`` averaged
+        over the labels if such a metric is monitored, because that takes long with many labels."""
+        label = self.positive_label
+        if label is None:
+            more = one_vs_rest(truth, probabilities) if self.metric in RANKING else {}
+            return replace(scores, values={**scores.values, **more})
+        place = self.label_indices[label]
+        ranking = Ranking(label, truth == place, probabilities[:, place])
+        values = {**scores.values, "f1": scores.labels[place].f1, **ranking.values}
+        warnings = scores.warnings
+        if not ranking.complete:
+            warnings += (
+                f"all rows or none have the label {label!r}, so roc_auc and average_precision are "
+                "those of a random order",
+            )
+        return replace(scores, values=values, ranking=ranking, warnings=warnings)
 
     def readable_target(self, row: Row) -> str:
         if is_soft(row.target):
@@ -163,7 +227,8 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     purpose = "assigns one of its labels to each text"
     transformers_lines = (LOGITS, "print(model.config.id2label[int(logits.argmax())])")
     problem_type = "single_label_classification"
-    metrics = ("macro_f1", "accuracy", "mcc")
+    metrics = ("macro_f1", "accuracy", "mcc", "f1", *RANKING)
+    saved_attributes = (*SentenceTask.saved_attributes, "positive")
     # Name of the type of the labels of an estimator, unless they are texts.
     label_type: str | None = None
 
@@ -176,6 +241,8 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     def restore(self, saved: Mapping[str, Any]) -> None:
         super().restore(saved)
         self.label_type = saved.get("label_type")
+        if self.positive is not None:
+            self.name_positive(self.positive)
 
     def read(self, path: Source) -> list[Row]:
         (column,), rows = self.read_table(path)
@@ -190,6 +257,18 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
             Row(row.line, row.texts, name, features=row.features)
             for row, name in zip(rows, names, strict=True)
         ]
+
+
+def positive_of(labels: Sequence[str]) -> str | None:
+    """The one of two labels whose name is that of a positive answer (yes, true, 1); None if that
+    holds for neither or both."""
+    named = [label.strip().casefold() for label in labels]
+    found = [
+        label
+        for label, own, other in zip(labels, named, named[::-1], strict=True)
+        if own in _POSITIVE or other in _OPPOSITES.get(own, ())
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 @lru_cache(maxsize=8)

@@ -130,6 +130,12 @@ class TaskSettings(CheckedSettings, name="task"):
         DATA,
         shown="label_0, label_1, ...",
     )
+    positive: str | None = setting(
+        None,
+        "The label that f1, roc_auc and average_precision are about.",
+        ANSWERS,
+        shown="for two labels: yes, true, 1 or positive, else the rarer one",
+    )
     threshold: float | None = setting(
         None,
         "Minimum probability for assigning a label.",

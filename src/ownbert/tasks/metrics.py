@@ -3,13 +3,17 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ownbert.exceptions import named_repr
 
-_POINTS = 100  # of a risk curve
+_POINTS = 100  # of a curve
+_BINS = 10  # of probabilities
+# Metrics of the order of the rows by a label's probability.
+RANKING = ("roc_auc", "average_precision")
 # Separators, longer ones first; spaces around them belong to them.
 _SEPARATORS = ("::", "->", ">", "/", "|", "\\", ".")
 # Share of the labels whose first part is that of another label too.
@@ -49,6 +53,99 @@ class LabelScore:
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """Rows in the order of the probability of one label, the positive one. N rows.
+
+    Args:
+        positive: the label.
+        truth: (N) whether a row has the label.
+        probabilities: (N) its probability.
+    """
+
+    positive: str
+    truth: np.ndarray
+    probabilities: np.ndarray
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are rows with and without the label; metrics of the order need both."""
+        return bool(self.truth.any() and not self.truth.all())
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The metrics ``RANKING``: of a random order, .5 and 0, unless ``complete``."""
+        if not self.complete:
+            return dict(zip(RANKING, (0.5, 0.0), strict=True))
+        found = self.probabilities[self.truth]
+        area = auroc(self.probabilities[~self.truth], found)
+        precision = average_precision(self.truth, self.probabilities)
+        return dict(zip(RANKING, (area, precision), strict=True))
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See ``counts_by_threshold``; of many thresholds those at which a curve moves visibly."""
+        values, right, positives = counts_by_threshold(self.truth, self.probabilities)
+        wrong = positives - right
+        parts = [each * _POINTS // max(1, each[-1]) for each in (right, wrong, positives)]
+        steps: Any = np.diff(np.stack(parts), prepend=-1).any(axis=0)
+        steps = np.append(steps[:-1], True)
+        return values[steps], right[steps], positives[steps]
+
+    @property
+    def roc(self) -> tuple[np.ndarray, np.ndarray]:
+        """False positive rates, and true positive rates."""
+        _, right, positives = self._counts
+        wrong = positives - right
+        rates = (each / max(1, each[-1]) for each in (wrong, right))
+        found, missed = (np.concatenate([[0.0], each]) for each in rates)
+        return found, missed
+
+    @property
+    def precision_recall(self) -> tuple[np.ndarray, np.ndarray]:
+        """Recalls, and precisions."""
+        _, right, positives = self._counts
+        precision, recall = right / positives, right / max(1, right[-1])
+        return np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision])
+
+    @property
+    def gain(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shares of the rows, the most probable first, and the shares of the positive rows that are
+        among them."""
+        _, right, positives = self._counts
+        shares = positives / positives[-1], right / max(1, right[-1])
+        rows, found = (np.concatenate([[0.0], each]) for each in shares)
+        return rows, found
+
+    def lift(self, share: float) -> float:
+        """How many times as frequent positive rows are in this share of the rows, the most probable
+        first, as in all; rows with equal probabilities count in part."""
+        return float(np.interp(share, *self.gain)) / share
+
+    @property
+    def calibration(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean probability, share of positive rows and number of rows, by tenths of the
+        probability that have rows."""
+        bins = np.minimum((self.probabilities * _BINS).astype(int), _BINS - 1)
+        count = np.bincount(bins, minlength=_BINS)
+        used = count > 0
+        sums = (np.bincount(bins, each, _BINS) for each in (self.probabilities, self.truth))
+        mean, rate = (each[used] / count[used] for each in sums)
+        return mean, rate, count[used]
+
+    def as_json(self) -> dict[str, Any]:
+        """The curves as lists of points."""
+        curves = {name: getattr(self, name) for name in CURVES}
+        return {
+            "positive": self.positive,
+            **{name: np.stack(curve, 1).tolist() for name, curve in curves.items()},
+        }
+
+
+# The curves of a ``Ranking``.
+CURVES = ("roc", "precision_recall", "gain", "calibration")
+
+
+@dataclass(frozen=True)
 class Scores:
     """The metrics of a set of predictions.
 
@@ -60,6 +157,8 @@ class Scores:
         warnings: caveats about the values.
         risk: for single-label tasks, pairs of coverage (share of rows answered, most confident
             first) and error rate among these.
+        ranking: for single-label tasks with a positive label, the order of the rows by its
+            probability.
     """
 
     values: Mapping[str, float]
@@ -67,6 +166,7 @@ class Scores:
     confusion: np.ndarray | None = None
     warnings: tuple[str, ...] = ()
     risk: tuple[tuple[float, float], ...] = ()
+    ranking: Ranking | None = None
 
     def __repr__(self) -> str:
         return named_repr(self, **self.values)
@@ -108,6 +208,8 @@ class Scores:
             values["levels"] = [vars(level) for level in self.levels]
         if self.risk:
             values["risk"] = [list(point) for point in self.risk]
+        if self.ranking is not None:
+            values["ranking"] = self.ranking.as_json()
         if self.warnings:
             values["warnings"] = list(self.warnings)
         return values
@@ -256,3 +358,38 @@ def level_scores(labels: Sequence[str], confusion: np.ndarray) -> tuple[LevelSco
         accuracy = right.sum() / max(1, merged.sum())
         scores.append(LevelScore(level, len(place), float(accuracy), float(f1)))
     return tuple(scores)
+
+
+def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
+    """Precision at each threshold, weighted by the recall gained there.
+
+    Args:
+        truth: (rows) of 0 and 1, with at least one positive.
+        probabilities: (rows).
+    """
+    _, right, positives = counts_by_threshold(truth, probabilities)
+    return float((np.diff(right, prepend=0) * right / positives).sum() / right[-1])
+
+
+def one_vs_rest(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """The metrics ``RANKING`` of each label against the others, averaged over the labels that some
+    rows have and others lack.
+
+    Args:
+        truth: (rows) indices of true labels.
+        probabilities: (rows, C).
+    """
+    each = [Ranking("", truth == i, probabilities[:, i]) for i in np.unique(truth)]
+    values = [one.values for one in each if one.complete] or [each[0].values]
+    return {name: float(np.mean([own[name] for own in values])) for name in RANKING}
+
+
+def counts_by_threshold(
+    truth: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct values in descending order, with the true positives and all positives for each
+    value as the threshold."""
+    order = np.argsort(-values, kind="stable")
+    values = values[order].astype(np.float64)
+    last = np.flatnonzero(np.append(np.diff(values) != 0, True))
+    return values[last], np.cumsum(truth[order].astype(np.int64))[last], last + 1

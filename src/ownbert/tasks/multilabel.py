@@ -12,7 +12,13 @@ from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.forward.raw_outputs import sigmoid
-from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
+from ownbert.tasks.metrics import (
+    Scores,
+    average_precision,
+    counts_by_threshold,
+    label_scores,
+    weighted_mean,
+)
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
@@ -208,7 +214,7 @@ def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
     Returns:
         A value midway between two probabilities.
     """
-    values, right, positives = _counts_by_threshold(truth.ravel(), probabilities.ravel())
+    values, right, positives = counts_by_threshold(truth.ravel(), probabilities.ravel())
     if not right[-1]:
         return 0.5
     best = int(np.argmax(right / (positives + right[-1])))
@@ -247,25 +253,3 @@ def score_multilabel(
         },
         labels=scores,
     )
-
-
-def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
-    """Precision at each threshold, weighted by the recall gained there.
-
-    Args:
-        truth: (rows) of 0 and 1, with at least one positive.
-        probabilities: (rows).
-    """
-    _, right, positives = _counts_by_threshold(truth, probabilities)
-    return float((np.diff(right, prepend=0) * right / positives).sum() / right[-1])
-
-
-def _counts_by_threshold(
-    truth: np.ndarray, values: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct values in descending order, with the true positives and all positives for each
-    value as the threshold."""
-    order = np.argsort(-values, kind="stable")
-    values = values[order].astype(np.float64)
-    last = np.flatnonzero(np.append(np.diff(values) != 0, True))
-    return values[last], np.cumsum(truth[order].astype(np.int64))[last], last + 1

@@ -84,6 +84,8 @@ class Task(ABC):
     # may depend on the rows.
     metrics: tuple[str, ...]
     has_dev_loss = True
+    # The metric that determines the best model, if one was chosen: see ``monitor``.
+    metric: str | None = None
     # Nouns for rows and labels in messages.
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"
@@ -340,6 +342,14 @@ class Task(ABC):
             examples: rows of the batch.
             network: network, for other parameters of its head.
         """
+
+    def monitor(self, metric: str) -> None:
+        """Choose thresholds and compute metrics for this metric.
+
+        Raises:
+            InputError: it does not apply to the labels.
+        """
+        self.metric = metric
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         """Choose thresholds with the best metric on these rows."""

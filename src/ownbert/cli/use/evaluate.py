@@ -37,8 +37,8 @@ def evaluate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the metrics to this file as JSON, and the confusion matrix next to it as "
-            "PNG.",
+            help="Write the metrics to this file as JSON, and the confusion matrix and, for two "
+            "labels, the curves next to it as PNG.",
         ),
     ] = None,
     *,
@@ -52,6 +52,14 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Texts with none of the labels, to measure how many of them --unknown refuses."
+        ),
+    ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            help="The label that F1, ROC AUC and average precision are about.",
+            metavar="LABEL",
+            show_default="as in training",
         ),
     ] = None,
     html: Annotated[
@@ -78,15 +86,18 @@ def evaluate(
     from ownbert.files.folders import refuse_foreign
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
     from ownbert.inference.predict import evaluate as run
+    from ownbert.inspect.ranking_curves import RANKING_CURVES, draw_ranking
     from ownbert.inspect.risk_page import write_risk_page
     from ownbert.train.device import keep_memory
 
     keep_memory()
     if (file is None) == (data is None):
         raise InputError("a file of labelled rows is needed: evaluate FOLDER FILE")
-    picture = None if output is None else output.with_name(f"{output.stem}.{CONFUSION}")
-    if output is not None and picture is not None:
-        refuse_foreign(picture.parent, [picture.name], signs=[output.name])
+    pictures: list[Path] = []
+    if output is not None:
+        names = [f"{output.stem}.{name}" for name in (CONFUSION, RANKING_CURVES)]
+        pictures = [output.with_name(name) for name in names]
+        refuse_foreign(output.parent, names, signs=[output.name])
     note = saying(quiet=quiet)
     message = None
     with together():
@@ -101,11 +112,13 @@ def evaluate(
                 network=network,
                 **vars(abstain),
                 out_of_scope=out_of_scope,
+                positive=positive,
                 progress=progress,
                 say=lambda text: note(text if text.startswith(_MARKS) else f"warning: {text}"),
             )
-        if picture is not None:
-            message = draw_confusion(picture, scores)
+        if pictures:
+            message = draw_confusion(pictures[0], scores)
+            draw_ranking(pictures[1], scores)
         if html is not None:
             write_risk_page(html, scores, title=folder.name)
     if message is not None and not quiet:
@@ -127,6 +140,9 @@ def _show(scores: "Scores") -> None:
         line = f"level {level.level} of the labels, {level.labels:,} different: "
         line += f"accuracy {level.accuracy:.4f}, macro-F1 {level.macro_f1:.4f}"
         echo(translated(line))
+    if (ranking := scores.ranking) is not None and ranking.complete:
+        lift = f"lift {ranking.lift(0.1):.2f} in the first 10% of rows"
+        echo(translated(f"positive label: {ranking.positive}; {lift}") + "\n")
     named = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
     echo("   ".join(named))
 

@@ -28,6 +28,7 @@ FAR_BELOW_BEST = 0.05  # score of a network below the selected model
 # Metrics of the selected model that are shown beside the selection metric.
 _SHOWN_METRICS = (
     *("accuracy", "macro_f1", "micro_f1", "weighted_f1", "subset_accuracy", "log_loss"),
+    *("f1", "roc_auc", "average_precision"),
     *("spearman", "pearson", "mae", "r2"),
 )
 
@@ -82,6 +83,8 @@ def metric_name(metric: str) -> str:
         "micro_f1": "micro F1",
         "weighted_f1": "weighted F1",
         "mcc": "Matthews correlation",
+        "roc_auc": "ROC AUC",
+        "f1": "F1 of the positive label",
         "mae": "mean absolute error",
     }
     return names.get(metric, metric.replace("_", " "))

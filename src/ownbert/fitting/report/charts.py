@@ -8,6 +8,7 @@ from ownbert.fitting.report.calibration import Calibration, ReliabilityCurve
 from ownbert.fitting.report.contents import LeaderboardRow
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.tasks.metrics import Ranking
 
 _WIDTH, _HEIGHT = 400, 250  # pixels
 _FEW = 5  # rows per bin
@@ -143,6 +144,54 @@ def risk_chart(risk: Sequence[tuple[float, float]]) -> Chart:
     axes.dot("dot", shares[-1], errors[-1], title=f"all answered: {errors[-1]:.1%} wrong")
     axes.words = "share wrong by share answered"
     return axes
+
+
+def ranking_charts(ranking: Ranking) -> list[tuple[Chart, str]]:
+    """The curves of the order of rows by the probability of the positive label, with captions."""
+    shares, base = (0, 0.2, 0.4, 0.6, 0.8, 1), float(ranking.truth.mean())
+    drawn: list[tuple[Chart, str]] = []
+    for title, names, (xs, ys), ideal, caption in (
+        (
+            "ROC curve",
+            ("false positive rate", "true positive rate"),
+            ranking.roc,
+            ((0, 1), (0, 1)),
+            "ROC curve. Dotted: a random order.",
+        ),
+        (
+            "precision by recall",
+            ("recall", "precision"),
+            ranking.precision_recall,
+            ((0, 1), (base, base)),
+            "Precision by recall. Dotted: a random order.",
+        ),
+        (
+            "cumulative gain",
+            ("share of rows, the most probable first", "positive rows found"),
+            ranking.gain,
+            ((0, 1), (0, 1)),
+            "Cumulative gain. Dotted: a random order.",
+        ),
+        (
+            "calibration of the positive label",
+            ("probability", "share of positive rows"),
+            ranking.calibration[:2],
+            ((0, 1), (0, 1)),
+            "Calibration. Dotted: perfect calibration.",
+        ),
+    ):
+        axes = _Axes((0.0, 1.0), (0.0, 1.0), names, digits=1)
+        for x in shares:
+            axes.tick(x, f"{x:.1f}")
+        axes.line("ideal", *ideal)
+        axes.line("fit", xs.tolist(), ys.tolist())
+        axes.words = title
+        drawn.append((axes, caption))
+    axes = drawn[-1][0]
+    assert isinstance(axes, _Axes)
+    for x, y, count in zip(*ranking.calibration, strict=True):
+        axes.dot("dot", x, y, title=f"{count:,} rows: probability {x:.2f}, positive {y:.2f}")
+    return drawn
 
 
 def _reliability_line(axes: _Axes, curve: ReliabilityCurve, kind: str) -> None:

@@ -46,6 +46,7 @@ def as_page(report: Report) -> str:
         tokens=_token_lists(report).items(),
         matrix=_matrix(report),
         charts=_charts(report),
+        ranking=_ranking(report),
     )
 
 
@@ -107,6 +108,11 @@ def _matrix(report: Report) -> dict[str, Any] | None:
         "confusion": scores.confusion.tolist(),
         "heat": heat.tolist(),
     }
+
+
+def _ranking(report: Report) -> list[tuple[Chart, str]]:
+    ranking = None if report.scores is None else report.scores.ranking
+    return [] if ranking is None else charts.ranking_charts(ranking)
 
 
 def _charts(report: Report) -> dict[str, tuple[Chart, str]]:

@@ -13,10 +13,12 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
 from ownbert.pages import cleaned
+from ownbert.tasks.metrics import Ranking
 from ownbert.train.watch.metric_names import decimals, shown_label_metric
 
 LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
 _PAIRS = 10  # confusions shown
+_REVIEWED = (0.01, 0.05, 0.1, 0.2, 0.5)  # shares of rows
 _POINTS = 6  # checkpoints shown
 _TEXT, _NAME = 320, 40  # characters
 _MOST_ROWS = 50  # rows with texts
@@ -56,6 +58,7 @@ def sections(report: Report) -> list[Section]:
         _metrics(report),
         _levels(report),
         _classes(report),
+        None if report.scores is None else ranking_section(report.scores.ranking),
         _confusions(report),
         _curve("rows", "Expected gain from more labels", report, report.learning_curve),
         _curve("minutes", "Expected gain from more minutes", report, report.minutes_curve),
@@ -68,10 +71,11 @@ def sections(report: Report) -> list[Section]:
         _facts("data", "Data", report.data),
         _facts("settings", "Settings", report.settings),
     ]
-    return [_in_language(section) for section in possible if section and section.rows]
+    return [in_language(section) for section in possible if section and section.rows]
 
 
-def _in_language(section: Section) -> Section:
+def in_language(section: Section) -> Section:
+    """The section with its title and columns translated."""
     columns = tuple(map(translated, section.columns))
     title, lead = translated(section.title), translated(section.lead)
     return replace(section, title=title, lead=lead, columns=columns)
@@ -166,6 +170,24 @@ def _classes(report: Report) -> Section:
         rows.append((*row, f"{s.support:,}", *trained))
     columns = (*columns, "training rows") if counts else columns
     return Section("classes", "Labels", "Weakest labels first.", columns, tuple(rows))
+
+
+def ranking_section(ranking: Ranking | None) -> Section | None:
+    """Precision, recall and lift for the rows with the highest probabilities of the positive
+    label."""
+    if ranking is None or not ranking.complete:
+        return None
+    rows, base = [], float(ranking.truth.mean())
+    for share in _REVIEWED:
+        lift = ranking.lift(share)
+        figures = (f"{base * lift:.3f}", f"{share * lift:.3f}", f"{lift:.2f}")
+        rows.append((f"{share:.0%}", *figures))
+    lead = (
+        f"If only the rows with the highest probability of {_name(ranking.positive)} are reviewed. "
+        "Lift: how many times as frequent it is there as in all rows."
+    )
+    columns = ("share of rows", "precision", "recall", "lift")
+    return Section("ranking", "The positive label", lead, columns, tuple(rows))
 
 
 def _confusions(report: Report) -> Section | None:

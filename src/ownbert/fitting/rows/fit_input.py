@@ -14,7 +14,7 @@ from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.row_checks import LabelledSplit, empty_texts
-from ownbert.fitting.comparison import check_metric
+from ownbert.fitting.comparison import LOG_LOSS, check_metric
 from ownbert.fitting.fit_progress import describe_data
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus
@@ -86,9 +86,12 @@ class FitInput:
         label_options = {
             "separator": recipe.label_separator,
             "label_names": recipe.label_names,
+            "positive": recipe.positive,
             "skip_unlabelled": recipe.skip_unlabelled,
         }
         task = find_task(train, named, recipe.task, label_options)
+        if recipe.positive is not None and "positive" not in task.uses():
+            raise InputError(f"--positive does not apply to {task.name}")
         self.base: Description | None = None  # of the network to start from, if one is given
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
@@ -99,6 +102,8 @@ class FitInput:
         given: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
         self.dev = sources.get("dev")
         self.rows = read_labelled(task, train, self.dev, split=self.split, **given)
+        if self.metric != LOG_LOSS:
+            task.monitor(self.metric)
         self.test = []
         if (test := sources.get("test")) is not None:
             # Test rows need no groups: without them, only shared texts are found.

@@ -33,6 +33,7 @@ from ownbert.tasks.images.image_input import (
     ImageInputBuilder,
     ImageRow,
 )
+from ownbert.tasks.metrics import RANKING
 from ownbert.tasks.rows import Row, label_text
 from ownbert.tasks.task import DEFAULT
 
@@ -57,9 +58,9 @@ class ImageTask(SingleLabelTask):
     example_inputs = ("images", "test-images")
     example_row = '"image.png"'
     problem_type = "single_label_classification"
-    metrics = ("accuracy", "macro_f1", "mcc")
+    metrics = ("accuracy", "macro_f1", "mcc", "f1", *RANKING)
     unit = "images"
-    saved_attributes = ()
+    saved_attributes = ("positive",)
     reads_arrays = True
 
     def __init__(self, *given: Any, **named: Any) -> None:

@@ -14,6 +14,7 @@ KIND = TaskKind(
     settings=(
         "labels_per_class",
         "label_names",
+        "positive",
         "class_weights",
         "label_smoothing",
         *SENTENCE_SETTINGS,

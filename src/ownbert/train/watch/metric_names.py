@@ -10,6 +10,7 @@ UP_TO_ONE = {
     "exact_match": "exact match",
     "mcc": "Matthews' correlation",
     "average_precision": "average precision",
+    "roc_auc": "ROC AUC",
     "subset_accuracy": "subset accuracy",
     "precision": "precision",
     "recall": "recall",
