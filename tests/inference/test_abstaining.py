@@ -211,7 +211,7 @@ def test_what_cannot_be_is_one_line(fitted: Path, options: tuple[str, ...], says
     assert says in refusal("predict", fitted / "best", "red1", *options)
 
 
-def test_other_tasks_have_no_label_sets(topics: Path, pretrained: Path, tmp_path: Path):
+def test_other_tasks_refuse_no_texts(topics: Path, pretrained: Path, tmp_path: Path):
     with (tmp_path / "numbers.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text", "score"), *((f"red{i}", i / 9) for i in range(10))])
     ownbert.finetune(
@@ -222,5 +222,51 @@ def test_other_tasks_have_no_label_sets(topics: Path, pretrained: Path, tmp_path
         max_steps=1,
         quiet=True,
     )
+    says = refusal("predict", tmp_path / "m", "red1", "--unknown", "0.1")
+    assert "--unknown does not apply to regress" in says
     says = refusal("predict", tmp_path / "m", "red1", "--coverage", "0.9")
-    assert "--coverage does not apply to regress" in says
+    assert "has no held-out rows" in says
+
+
+def numbers_and_sets(rng: random.Random, rows: int) -> list[dict[str, object]]:
+    found = []
+    for _ in range(rows):
+        topics = [topic for topic in TOPICS if rng.random() < 0.4]
+        words = [f"{rng.choice([*topics, 'plain'])}{rng.randint(0, 4)}" for _ in range(8)]
+        number, other = len(topics) + rng.gauss(0, 0.3), rng.random()
+        found.append({"text": " ".join(words), "labels": topics, "number": number, "other": other})
+    return found
+
+
+@pytest.mark.parametrize("kind", ["labels", "number", "number,other"])
+def test_several_labels_and_numbers_have_sets_and_intervals(tmp_path: Path, kind: str):
+    rng = random.Random(0)
+    train, test = numbers_and_sets(rng, 250), numbers_and_sets(rng, 400)
+    keys = ("text", *kind.split(","))
+    train, test = ([{key: row[key] for key in keys} for row in part] for part in (train, test))
+    folder = tmp_path / "m"
+    given = {"label_column": kind} if "," in kind else {}
+    ownbert.fit(train, minutes=0.05, output=folder, quiet=True, **given)
+    scores = ownbert.evaluate(folder, test, coverage=0.8)
+    name = "set_coverage" if kind == "labels" else "interval_coverage"
+    assert 0.7 < scores.values[name] < 0.9
+    wider = ownbert.evaluate(folder, test, coverage=0.95)
+    size = "set_size" if kind == "labels" else "interval_width"
+    assert wider.values[size] > scores.values[size]
+    model = ownbert.Predictor(folder)
+    texts = [str(row["text"]) for row in test[:20]]
+    rows, plain = model(texts, coverage=0.8), model.predict(texts, coverage=0.8)
+    if kind == "labels":
+        assert [row["possible"] for row in rows] == plain
+        assert "possible" not in model(texts[:1], threshold=0.5)[0]
+    elif kind == "number":
+        assert [(row["low"], row["high"]) for row in rows] == plain
+        assert all(low < row["value"] < high for row, (low, high) in zip(rows, plain, strict=True))
+    else:
+        low, high = rows[0]["low"], rows[0]["high"]
+        assert plain[0] == [(low[name], high[name]) for name in ("number", "other")]
+    with pytest.raises(InputError, match=r"too few for a coverage of 0\.999"):
+        model(texts, coverage=0.999)
+    # Other rows replace the folder's calibration.
+    model.calibrate(train[:30] + test[:200])
+    assert model(texts[:1], coverage=0.5)

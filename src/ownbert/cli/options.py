@@ -265,8 +265,8 @@ class AbstainSettings:
     )
     coverage: float | None = setting(
         None,
-        "Predict sets of possible labels; this share of the sets contains the correct label, such "
-        "as 0.9.",
+        "Predict sets of possible labels, or intervals of numbers; this share of them contains "
+        "what is correct, such as 0.9.",
         metavar="SHARE",
         shown=False,
         check=between(0, 1),

@@ -174,7 +174,7 @@ class Predictor:
 
         Returns:
             An array with one prediction per row, or a list of lists (with ``coverage``, of label
-            sets); for one row its prediction.
+            sets, or of lower and upper ends of numbers); for one row its prediction.
         """
         single, source = self._source(data, {})
         if source is None:
@@ -182,8 +182,7 @@ class Predictor:
         options = OutputOptions(unknown=unknown, coverage=coverage)
         if options.abstains:
             answers = self._answering(options, DEFAULT)(self.task.stream(source))
-            key = "label" if coverage is None else "labels"
-            predictions = [None if each.get("unknown") else each[key] for each in answers]
+            predictions = [self._abstained(each, coverage) for each in answers]
         else:
             predictions = [
                 self.task.plain(*each) for each in self._decided(self.task.stream(source))
@@ -192,6 +191,22 @@ class Predictor:
             return predictions[0]
         listed = coverage is not None or isinstance(predictions[0], list)
         return predictions if listed else np.asarray(predictions)
+
+    def _abstained(self, output: Mapping[str, Any], coverage: float | None) -> Any:
+        """The prediction in an output row: a label or None, a label set, or the ends of an interval
+        (of each column, if there are several)."""
+        if output.get("unknown"):
+            return None
+        if "low" not in output:
+            return output["label" if coverage is None else self._set_key]
+        low, high = output["low"], output["high"]
+        if isinstance(low, Mapping):
+            return [(low[name], high[name]) for name in self.labels]
+        return low, high
+
+    @property
+    def _set_key(self) -> str:
+        return "possible" if self.task.label_sets else "labels"
 
     def predict_proba(self, data: Any) -> Any:
         """Predict the probability of each label.

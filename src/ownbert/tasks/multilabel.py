@@ -51,7 +51,7 @@ class MultiLabelTask(SentenceTask):
     counts_labels = True
     takes_soft_targets = True
     gives_probabilities = True
-    output_options = frozenset({"top", "threshold", "probabilities"})
+    output_options = frozenset({"top", "threshold", "probabilities", "coverage"})
     label_sets = True
     problem_type = "multi_label_classification"
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")

@@ -45,6 +45,7 @@ class RegressionTask(SentenceTask):
     problem_type = "regression"
     label_unit = "numbers"
     discrete = False
+    output_options = frozenset({"coverage"})
     metrics = ("spearman", "pearson", "mae", "r2")
     mean, std = np.zeros(1), np.ones(1)
     learnt = np.zeros(1), np.ones(1)

@@ -31,8 +31,7 @@ def keep_held_out(
     *,
     embed: bool = False,
 ) -> None:
-    """Write training_rows.json into a finished folder, and held_out.npz if the task is
-    single-label.
+    """Write training_rows.json and held_out.npz into a finished folder.
 
     Args:
         compared: the candidates with their logits.
@@ -43,8 +42,6 @@ def keep_held_out(
     """
     rows = compared.rows
     write_training_rows(rows.task, rows.rows, folder)
-    if rows.task.name != "classify":
-        return
     held_out = rows.held_out
     others = np.setdiff1d(np.arange(len(rows.rows)), held_out)
     path = folder / "work" / PROBE_VECTORS

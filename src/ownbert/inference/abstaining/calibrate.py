@@ -71,13 +71,13 @@ def held_out_of(
     train, more = data.get("train"), []
     if isinstance(train, str) and Path(train).is_file():
         rest = task.read(train)
+        _refuse_learnt(rows, rest, named, train)
         more = [r for r in rest if isinstance(r.target, str) and r.target in task.labels]
-        _refuse_learnt(rows, more, named, train)
     probabilities = all_raws(opened, rows)
     source = f"{len(rows):,} rows of {named}"
     found = learn(opened, rows, probabilities, more, source=source)
     if options.coverage is not None:
-        found.least_probability(options.coverage)
+        found.margins(options.coverage)
     if options.unknown is not None:
         found.threshold(options.unknown)
     try:
@@ -130,7 +130,7 @@ def learn(
     Args:
         opened: the opened model folder.
         rows: N rows that the models were not trained on.
-        probabilities: (N, C) predicted probabilities of ``rows``.
+        probabilities: (N, C) predicted probabilities of ``rows``, or numbers.
         more: other rows with the same labels, possibly training rows.
         source: description of the rows for the user.
         vectors: (rows and more, D) vectors of the network before it was trained on the labels;
@@ -139,6 +139,10 @@ def learn(
             label and 1 minus the highest one, from these models to those that are used.
     """
     task: Any = opened.task
+    if not task.counts_labels or task.label_sets:
+        missing = np.sort(errors_of(task, probabilities, rows), axis=0)
+        labels = tuple(task.labels)
+        return HeldOut(labels, source, models_of(opened), missing, np.zeros(1))
     targets = np.asarray([task.target(row) for row in rows])
     missing, doubt = errors = sorted_errors(probabilities, targets)
     if gains is not None:
@@ -173,6 +177,20 @@ def learn(
         encoder_weights=weights_checksums(folder),
         **settings,
     )
+
+
+def errors_of(task: Any, outputs: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
+    """What a set of labels or an interval has to allow for to contain what is right.
+
+    Returns:
+        For several labels (N) 1 minus the probability of the least probable right label, 0 without
+        labels (Cauchois, Gupta and Duchi 2021, "Knowing what You Know"); for numbers (N, C)
+        absolute errors.
+    """
+    if not task.label_sets:
+        return np.abs(outputs - np.asarray([row.target for row in rows]))
+    truth = np.stack([task.target(row) for row in rows])
+    return ((1 - outputs) * truth).max(1)
 
 
 def sorted_errors(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ class Doubts:
         from ownbert.inference.abstaining.calibrate import held_out_of
 
         opened.task.refuse_output_options(options)
-        self.labels = opened.task.labels
+        self.task, self.labels = opened.task, opened.task.labels
         self._opened, self._embedder = opened, None
         self._held_out = held_out_of(opened, calibrate, say, options)
         self.identity = self._held_out.identity
@@ -51,8 +51,10 @@ class Doubts:
         return others
 
     def _choose(self, options: OutputOptions) -> None:
-        self.threshold = self.least = None
-        if options.coverage is not None:
+        self.threshold = self.least = self.margins = None
+        if options.coverage is not None and not self.task.counts_labels:
+            self.margins = self._held_out.margins(options.coverage)
+        elif options.coverage is not None:
             self.least = self._held_out.least_probability(options.coverage) - _ROUNDING
         if options.unknown is not None:
             self.threshold = self._held_out.threshold(options.unknown)
@@ -92,15 +94,29 @@ class Doubts:
             for ranked, count in zip(order, counts, strict=True)
         ]
 
+    def _interval(self, numbers: np.ndarray) -> dict[str, Any]:
+        """``low`` and ``high`` around numbers (C), by column if there are several."""
+        ends: dict[str, Any] = {}
+        for name, values in (("low", numbers - self.margins), ("high", numbers + self.margins)):
+            shown = [float(f"{x:.7g}") for x in values.tolist()]
+            several = len(shown) > 1
+            ends[name] = dict(zip(self.labels, shown, strict=True)) if several else shown[0]
+        return ends
+
     def added_to(
         self, outputs: Sequence[dict[str, Any]], raws: Sequence[np.ndarray], rows: Sequence[Row]
     ) -> list[dict[str, Any]]:
-        """Output rows with ``labels``, ``unknown`` and ``unknown_score`` as requested; an
+        """Output rows with ``labels`` (``possible``, for several labels), ``low`` and ``high``
+        (numbers), ``unknown`` and ``unknown_score`` as requested; an
         out-of-scope text has no label."""
         found, probabilities = [dict(output) for output in outputs], np.stack(raws)
+        if self.margins is not None:
+            for output, own in zip(found, probabilities, strict=True):
+                output |= self._interval(own)
         if self.least is not None:
+            name = "possible" if self.task.label_sets else "labels"
             for output, labels in zip(found, self.sets(probabilities), strict=True):
-                output["labels"] = labels
+                output[name] = labels
         if self.threshold is not None:
             scores = self.scores(probabilities, rows)
             for output, score in zip(found, scores.tolist(), strict=True):
@@ -131,10 +147,19 @@ def measure(
     outside: Sequence[Row] = (),
 ) -> dict[str, float]:
     """Compute metrics by name."""
+    from ownbert.inference.abstaining.calibrate import errors_of
     from ownbert.inference.opened_blend import all_raws
 
     task: Any = opened.task
     probabilities = np.stack(raws)
+    if doubts.margins is not None:
+        inside = errors_of(task, probabilities, rows) <= doubts.margins
+        width = float(2 * doubts.margins.mean())
+        return {"interval_coverage": float(inside.mean()), "interval_width": width}
+    if task.label_sets:
+        inside = 1 - errors_of(task, probabilities, rows) >= doubts.least
+        size = float((probabilities >= doubts.least).sum(1).mean())
+        return {"set_coverage": float(inside.mean()), "set_size": size}
     targets = np.asarray([task.target(row) for row in rows])
     right = probabilities.argmax(1) == targets
     metrics: dict[str, float] = {}

@@ -30,7 +30,8 @@ class HeldOut:
         labels: (C) labels of the task.
         source: description of the rows for the user.
         models: checksums of the models' files.
-        missing: (N) 1 minus the probability of each row's label, ascending.
+        missing: (N) 1 minus the probability of each row's label (of the least probable one, if a
+            row has several), ascending; for numbers (N, C) absolute errors, ascending by column.
         scores: (M) out-of-scope scores of texts with known labels, ascending.
         scope: computes scores from vectors; None: scores are 1 minus the highest probability.
         encoder: folder of the network for the vectors, relative to the model folder if inside it;
@@ -77,13 +78,28 @@ class HeldOut:
         Source: Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With
         Bounded Error Levels", with the quantile of split conformal prediction.
         """
+        return 1 - float(self._missing_at(coverage))
+
+    def margins(self, coverage: float) -> np.ndarray:
+        """The half widths (C) of intervals around predicted numbers, so that a share
+        ``coverage`` of those of each column contain the right number.
+
+        Raises:
+            InputError: there are too few rows for that coverage.
+
+        Source: Lei et al. 2018, "Distribution-Free Predictive Inference for Regression", section
+        2.2 (split conformal prediction).
+        """
+        return np.atleast_1d(self._missing_at(coverage))
+
+    def _missing_at(self, coverage: float) -> np.ndarray:
         between(0, 1)("--coverage", coverage)
         if (index := _quantile_index(len(self.missing), coverage)) is None:
             raise InputError(
                 f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
                 f"{_min_count(coverage):,} or more are needed: --calibrate FILE"
             )
-        return 1 - float(self.missing[index])
+        return self.missing[index]
 
     def save(self, path: Path) -> None:
         """Write the data to a file in the model folder."""
@@ -139,7 +155,7 @@ class HeldOut:
                 tuple(labels),
                 str(settings["source"]),
                 models,
-                _sorted_finite(arrays["missing"]),
+                _sorted_finite(arrays["missing"], 2),
                 _sorted_finite(arrays["scores"]),
                 _scope(arrays, len(labels)),
                 settings["encoder"],
@@ -158,10 +174,10 @@ def _min_count(share: float) -> int:
     return math.ceil(share / (1 - share) - 1e-9)
 
 
-def _sorted_finite(values: np.ndarray) -> np.ndarray:
-    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+def _sorted_finite(values: np.ndarray, most: int = 1) -> np.ndarray:
+    if not 1 <= values.ndim <= most or not len(values) or not np.isfinite(values).all():
         raise ValueError("values")
-    return np.sort(values).astype(np.float64)
+    return np.sort(values, axis=0).astype(np.float64)
 
 
 def _scope(arrays: Mapping[str, np.ndarray], size: int) -> Scope | None:

@@ -32,7 +32,8 @@ _EXAMPLES: dict[str, Any] = {
 _PREDICTED = task_kinds().keys() - {"embed"}
 _TASKS_OF_FIELDS = {
     "top_k": _EXAMPLES.keys() - {"tag", "score", "embed", "translate"},
-    **dict.fromkeys(("unknown", "coverage"), ("classify", "image")),
+    "unknown": ("classify", "image"),
+    "coverage": ("classify", "image", "multilabel", "regress"),
     "by": ("search",),
     "targets": ("fill",),
     **dict.fromkeys(("normalize", "prompt_name", "dimensions"), ("embed",)),
@@ -57,7 +58,8 @@ class TaskRequest(OwnRequest):
         None,
         gt=0,
         lt=1,
-        description="classify: the share of label sets that contain the correct label.",
+        description="classify, multilabel: the share of label sets that contain the correct "
+        "labels; regress: of intervals that contain the number.",
     )
     by: Literal["hybrid", "vectors", "words"] | None = Field(
         None, description="search: as of ownbert search find."

@@ -24,6 +24,7 @@ UP_TO_ONE = {
     "recall_at_5": "recall at 5",
     "recall_at_10": "recall at 10",
     "mrr": "MRR",
+    "interval_coverage": "coverage of the intervals",
     "set_coverage": "coverage of the sets",
     "refused": "unknown",
     "answered_accuracy": "accuracy on answered texts",
@@ -32,6 +33,7 @@ UP_TO_ONE = {
     "unknown_auroc_of_probability": "using only the highest probability",
 }
 _OTHERS = {
+    "interval_width": "width of the intervals",
     "set_size": "labels in a set",
     "mae": "mean absolute error",
     "loss": "loss",
