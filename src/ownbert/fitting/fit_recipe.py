@@ -72,9 +72,9 @@ class FitRecipe(CheckedSettings):
     metric: str | None = setting(
         None,
         "Metric for comparing models: accuracy, macro_f1, weighted_f1, mcc, log_loss, "
-        "roc_auc, average_precision, or f1 of the positive label; for "
+        "roc_auc, average_precision or f1; for "
         "multilabel micro_f1, macro_f1, weighted_f1, average_precision, subset_accuracy or "
-        "log_loss; for regress spearman, pearson, mae or r2.",
+        "log_loss; for regress spearman, pearson, mae, r2.",
         DATA,
         shown="macro_f1, micro_f1 or spearman, depending on the task",
     )
