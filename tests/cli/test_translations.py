@@ -50,6 +50,8 @@ NOT_TRANSLATED = (
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {
     "No such command '(.+?)'",
+    "No such option: (-\\d\\S*)",
+    *("not enough memory", "special tokens around texts"),
     *("fit dashed", '"number bar"', "scroll tall", "not bold cyan", "translate score"),
     *(
         "Invalid value for",
