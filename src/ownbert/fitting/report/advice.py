@@ -19,7 +19,7 @@ HARD_TASK = 0.1  # share of held-out rows contradicted: the model is at its limi
 MANY_UNKNOWN = 0.05  # share of the labelled texts' tokens
 # Reasons for a network that was not fitted: the limit of time; other reasons are failures.
 _NO_TIME = re.compile(r"\bno(t enough)? time\b")
-_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "memoryerror")
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "memoryerror")
 _NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
 FEW_KNOWN = 0.05  # share of the test rows
