@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,7 +125,7 @@ def test_labels_of_lists_in_jsonl(base: Path, tmp_path: Path):
     assert predictor.predict(rows[0]) == "nouns"
     served = ServedModel("m", folder)
     served.warm_up()
-    assert [*served.predictor.decide(served.rows(rows).items)[0]] == [
+    assert [*np.asarray(served.predictor.decide(served.rows(rows).items)[0])] == [
         *predictor.predict_proba(rows)[0]
     ]
     with pytest.raises(InputError, match="has no column 'pos'"):

@@ -40,7 +40,7 @@ FILES = {
     "recipe.yaml": NOTHING,
     "fit.json": NOTHING,
     "work/*.npy": NOTHING,
-    "work/replay.json": NOTHING,
+    "work/replay.json": NOTHING,  # times and numbers of threads
     "work/token-scores*.npz": NOTHING,  # by numbers of tokens
     "work/network/*": WORDS,
 }

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.train.state_files import newest_state
 from ownbert.train.watch.log import read_log
-from ownbert.views.blending import fit_blend
+from ownbert.views.blending import fit_decided
 from ownbert.views.view_features import Texts
 from support import tiny
 from support.cli import run_cli
@@ -881,9 +882,11 @@ def test_a_model_alone_is_taken_where_it_is_better_on_the_same_rows(tmp_path: Pa
         models.append(ComparedModel(name, "", "linear", (), 0.0, scores=scores))
     for mistakes, expected in ((3, None), (12, models[0])):
         compared = Comparison(rows, models)
-        compared.blended = compared.adjusted(models[0]).copy()
-        right = np.flatnonzero(compared.blended.argmax(1) == truth)[:mistakes]
-        compared.blended[right] = compared.blended[right, ::-1]
+        own = compared.adjusted(models[0])
+        scores = own.scores.copy()
+        right = np.flatnonzero(own.labels == truth)[:mistakes]
+        scores[right] = scores[right, ::-1]
+        compared.blended = compared.judge(replace(own.found, scores=scores))
         assert compared.alone is expected
 
 
@@ -897,15 +900,15 @@ def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_
     model = ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores, unknown=(*range(12),))
     compared = Comparison(rows, [model])
     for own in (compared.adjusted(model), compared.blended):
-        assert compared.value_on_first_fold(own) == compared.value(own)
+        assert compared.on_first_fold(own).value() == own.value()
 
     # Offsets that were fitted when linear models were built in are not fitted again.
     for name, kept in (("joined-finetuned", True), ("network", False)):
         network = ComparedModel(name, "", "network", (), 0.0, scores=scores)
-        assert (compared.by_itself(network)[1] == 0).all() == kept
+        assert (compared.by_itself(network).offsets == 0).all() == kept
 
 
-def test_a_model_of_the_first_fold_has_the_offsets_that_all_folds_give_the_blend():
+def test_a_model_of_the_first_fold_has_the_decision_that_all_folds_give_the_blend():
     """Rare labels occur too rarely in one fold: on long, unbalanced documents the folder's network
     lost five points of macro-F1 by offsets fitted there."""
     labels = ["a"] * 90 + ["b"] * 24 + ["c"] * 6
@@ -917,11 +920,11 @@ def test_a_model_of_the_first_fold_has_the_offsets_that_all_folds_give_the_blend
     model = ComparedModel("network", "", "network", (), 0.0, partial=part)
     whole = ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores)
     compared = Comparison(rows, [whole, model])
-    np.testing.assert_array_equal(compared.by_itself(model)[1], compared.offsets)
-    fitted = fit_blend([part], rows.targets[rows.folds[0][1]], compared.counts)[1]
-    assert np.abs(fitted - compared.offsets).max() > 0.2
-    spread = compared.adjusted(model) - compared.offsets
-    np.testing.assert_allclose(np.argsort(spread, axis=1), np.argsort(part, axis=1))
+    decision = compared.fitted.decision
+    np.testing.assert_array_equal(compared.by_itself(model).decision, decision)
+    fitted = fit_decided([part], rows.targets[rows.folds[0][1]], compared.counts).decision
+    assert np.abs(fitted - decision).max() > 0.1
+    assert (compared.adjusted(model).found.decision == decision).all()
 
 
 def test_the_size_of_the_blend_is_that_of_its_members(topics: Path):

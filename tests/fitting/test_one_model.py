@@ -18,6 +18,7 @@ from ownbert.files.json_files import read_json
 from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.networks import calibrate_network, copy_network
 from ownbert.inference.blend import Blend, BlendMember
+from ownbert.views.blending import FittedBlend
 from support.cli import run_cli
 from support.serving import served
 from support.shared import made_once
@@ -26,6 +27,7 @@ from support.tiny import change_config, made
 TEXTS = ["red1 green2 9", "blue3 blue1 red2 4", "green1 w3", "red2 blue1", "9 4 unknown-word"]
 OTHERS = "predicts with other models than the network in its folder"
 # A distilled network, a fine-tuned one, a linear model, and the blend.
+DECISION = np.array([1.5, -1.0, 0.3])
 NETWORKS, BLENDS = ("student", "network"), ("tfidf", "blend")
 
 
@@ -49,7 +51,8 @@ def won(
 def resume(folder: Path, winner: str, topics: Path, pretrained: Path, unlabelled: Path) -> None:
     """Resume a finished run of ``fitted`` in which another candidate wins.
 
-    Its weights are far from 1, and its offsets differ, as with rare labels.
+    Its weights are far from 1, it has offsets, and it does not choose the most probable label, as
+    with rare labels.
     """
 
     def alone(compared: Comparison) -> ComparedModel | None:
@@ -57,9 +60,9 @@ def resume(folder: Path, winner: str, topics: Path, pretrained: Path, unlabelled
 
     calibrated = Comparison.by_itself
 
-    def by_itself(compared: Comparison, model: ComparedModel) -> tuple[float, np.ndarray]:
-        factor, offsets = calibrated(compared, model)
-        return 0.4 * factor, np.add(offsets, [0.3, -0.2, 0.1])
+    def by_itself(compared: Comparison, model: ComparedModel) -> FittedBlend:
+        weights, offsets, _ = calibrated(compared, model)
+        return FittedBlend(0.4 * weights, np.add(offsets, [0.3, -0.2, 0.1]), DECISION)
 
     with pytest.MonkeyPatch.context() as patch:
         found = cached_property(alone)
@@ -102,14 +105,16 @@ def test_a_network_that_predicts_alone_is_the_one_of_the_folder(
     predictor = ownbert.Predictor(folder)
     expected = predictor.predict_proba(TEXTS)
     labels = predictor.predict(TEXTS).tolist()
-    assert labels == [predictor.labels[i] for i in expected.argmax(1)]
+    chosen = (np.log(expected) + DECISION).argmax(1)
+    assert labels == [predictor.labels[i] for i in chosen]
+    assert (chosen != expected.argmax(1)).any()
 
     alone = ownbert.Predictor(folder, network=True).predict_proba(TEXTS)
     np.testing.assert_allclose(alone, expected, atol=1e-6)
     np.testing.assert_allclose(in_transformers(folder), expected, atol=1e-5)
     for each, label, row in zip(ownbert.explain(folder, TEXTS), labels, expected, strict=True):
         assert (each.target, each.of_network) == (label, False)
-        assert each.probability == pytest.approx(row.max(), abs=1e-6)
+        assert each.probability == pytest.approx(row[predictor.labels.index(label)], abs=1e-6)
 
     notes: list[str] = []
     ownbert.quantize(folder, tmp_path / "int8", say=notes.append)
@@ -174,6 +179,7 @@ def test_uses_of_another_network_are_reported(
 ):
     folder = won(winner)
     predictor = ownbert.Predictor(folder)
+    place = predictor.labels.index
     expected, labels = predictor.predict_proba(TEXTS), predictor.predict(TEXTS).tolist()
     network = Blend.read(folder).network
     assert network is not None
@@ -186,7 +192,7 @@ def test_uses_of_another_network_are_reported(
     for line, label, row in zip(done.stdout.splitlines(), labels, expected, strict=True):
         explained = json.loads(line)
         assert explained["target"] == label
-        assert explained["score"] == pytest.approx(row.max(), abs=1e-5)
+        assert explained["score"] == pytest.approx(row[place(explained["target"])], abs=1e-5)
         assert "model" not in explained
 
     for number, command in enumerate(("export", "quantize")):
@@ -215,7 +221,8 @@ def test_uses_of_another_network_are_reported(
 
 def test_methods_that_need_a_network_explain_it_and_say_so(won: Callable[[str], Path]):
     folder = won("blend")
-    alone = ownbert.Predictor(folder, network=True).predict_proba(TEXTS)
+    network = ownbert.Predictor(folder, network=True)
+    alone, place = network.predict_proba(TEXTS), network.labels.index
     for more in (["--method", "integrated_gradients"], ["--network"]):
         done = run_cli("explain", folder, *TEXTS, "--json", *more)
         assert done.returncode == 0, done.stderr
@@ -223,7 +230,7 @@ def test_methods_that_need_a_network_explain_it_and_say_so(won: Callable[[str], 
         for line, row in zip(done.stdout.splitlines(), alone, strict=True):
             explained = json.loads(line)
             assert explained["model"] == "network"
-            assert explained["score"] == pytest.approx(row.max(), abs=1e-5)
+            assert explained["score"] == pytest.approx(row[place(explained["target"])], abs=1e-5)
     with pytest.warns(UserWarning, match=OTHERS):
         (found,) = ownbert.explain(folder, TEXTS[:1], method="gradient_x_input")
     assert "of the network" in repr(found)
@@ -238,7 +245,7 @@ def test_the_server_predicts_and_explains_with_the_same_model(
     pytest.importorskip("fastapi")
     folder = won(winner)
     predictor = ownbert.Predictor(folder)
-    expected = predictor.predict_proba(TEXTS)
+    expected, place = predictor.predict_proba(TEXTS), predictor.labels.index
     with served(folder) as server:
         status, found, _ = server.post("/v1/classify", {"inputs": TEXTS})
         assert status == 200
@@ -248,7 +255,7 @@ def test_the_server_predicts_and_explains_with_the_same_model(
         assert status == 200
         for (each,), label, row in zip(found["answers"], labels, expected, strict=True):
             assert each["target"] == label
-            assert each["score"] == pytest.approx(row.max(), abs=1e-5)
+            assert each["score"] == pytest.approx(row[place(label)], abs=1e-5)
 
 
 def test_words_of_a_blend_are_removed_from_its_text(won: Callable[[str], Path]):

@@ -81,7 +81,7 @@ def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
     predictor = open_folder(output)
     noise = "w1 " * 400
     ends = [noise + "red1 red2 red3", noise + "blue1 blue2 blue3"]
-    one, other = predictor([Row(i, (text,)) for i, text in enumerate(ends)])
+    one, other = map(np.asarray, predictor([Row(i, (text,)) for i, text in enumerate(ends)]))
     assert predictor.cut == 0
     assert np.abs(one - other).max() > 1e-6
     assert evaluate(output, train).accuracy >= 0

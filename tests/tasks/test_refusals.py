@@ -31,7 +31,7 @@ def test_a_file_is_not_written_over_by_what_is_read_from_it(
 
 
 def test_answers_have_a_known_ending(classifier: Path, topics: Path, tmp_path: Path):
-    for name in ("a.parquet", "a.txt", "a", "a.gz"):
+    for name in ("a.feather", "a.txt", "a", "a.gz"):
         with pytest.raises(InputError, match=r"its name must end with one of \.jsonl"):
             predict(classifier, topics / "test.csv", tmp_path / name)
     assert list(tmp_path.iterdir()) == []

@@ -428,9 +428,14 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable label of each text, (texts)."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+        """The predicted label of each text, (texts)."""
+        probabilities = self.predict_proba(X)
+        task: Any = getattr(self, "task_", None)
+        if task is not None and task.decision is not None:
+            all_labels = np.empty_like(probabilities)
+            all_labels[:, self._columns] = probabilities
+            probabilities = task.preferences(all_labels)[:, self._columns]
+        return self.classes_[probabilities.argmax(1)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy on texts and their labels, in any form that ``fit`` takes."""

@@ -1,29 +1,33 @@
 """Compares the candidates of ``fit`` and blends them. N: held-out rows, C: labels or values."""
 
-import math
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.fitting.rows.labelled_rows import LabelledRows, targets_of
+from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.multilabel import MultiLabelTask
+from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.watch.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
+    Decided,
+    FittedBlend,
     blend,
     clearly_better,
     cross_fitted,
     fit_blend,
+    fit_decided,
     from_scores,
     loss,
-    rows_without_features,
 )
 from ownbert.views.linear_models import Targets
 
@@ -31,6 +35,8 @@ LOG_LOSS = "log_loss"
 # A candidate that is better than the blend by this many standard errors is used alone. The standard
 # error is that of bootstrap samples: their number, fewer for more than _ROWS rows together.
 _STANDARD_ERRORS, _SAMPLES, _ROWS = 2.5, 60, 200_000
+# Models whose metrics differ by at most this many standard errors are alike.
+_CLOSE = 2.0
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
 
@@ -74,6 +80,83 @@ class ComparedModel:
         return {**known, "partial": self.scores is None}
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A model's results for held-out rows, and its metrics on them.
+
+    Args:
+        task: the task, with the threshold of this model.
+        rows: N held-out rows.
+        targets: their targets.
+        found: scores and decisions for these rows.
+        metric: selection metric.
+    """
+
+    task: Task
+    rows: Sequence[Row]
+    targets: Targets
+    found: Decided
+    metric: str
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def scores(self) -> np.ndarray:
+        """(N, C) scores of calibrated probabilities, or values."""
+        return self.found.scores
+
+    @cached_property
+    def outputs(self) -> np.ndarray:
+        """(N, C) probabilities or values."""
+        return from_scores(self.task.name, self.scores)
+
+    @cached_property
+    def decided(self) -> list[Any]:
+        """The prediction for each row."""
+        task, unknown = copy.copy(self.task), self.found.unknown
+        if not isinstance(task, SingleLabelTask):
+            return task.decide_each(list(self.outputs), self.rows, unknown.tolist())
+        found = []
+        for output, decision, row, note in zip(
+            self.outputs, self.found.decision, self.rows, unknown.tolist(), strict=True
+        ):
+            task.decision = decision
+            found.append(task.decide(output, row, note))
+        return found
+
+    @property
+    def predictions(self) -> list[Any]:
+        """The bare predictions: labels, or numbers."""
+        return [self.task.plain(*each) for each in zip(self.decided, self.rows, strict=True)]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N) indices of the predicted labels in a single-label task."""
+        return np.asarray([each.label for each in self.decided], dtype=np.int64)
+
+    def metrics(self, chosen: np.ndarray | None = None) -> Scores:
+        """The metrics on some of the rows, by default on all."""
+        rows, decided, targets, scores = self.rows, self.decided, self.targets, self.scores
+        if chosen is not None:
+            rows, decided = ([each[i] for i in chosen] for each in (rows, decided))
+            targets, scores = targets[chosen], scores[chosen]
+        found = self.task.score(rows, decided)
+        if self.task.name == "regress":
+            return found
+        return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
+
+    def value(self, chosen: np.ndarray | None = None) -> float:
+        """The selection metric on some of the rows, by default on all."""
+        return self.metrics(chosen).values[self.metric]
+
+    def first(self, count: int) -> "Judged":
+        """The first rows."""
+        chosen = slice(count)
+        parts = (self.rows[chosen], self.targets[chosen], self.found.rows(chosen))
+        return Judged(self.task, *parts, self.metric)
+
+
 class Comparison:
     """Candidates compared on the held-out rows, and their blend.
 
@@ -84,11 +167,9 @@ class Comparison:
         has_texts: whether there are unlabelled texts, from which a distilled network learns most.
 
     Attributes:
-        weights: blend weights of the candidates with ``scores``.
-        offsets: (C) offsets added to the blend's logits; zeros if the metric favours frequent
-            labels.
-        blended: (N, C) logits of the blend; the weights and offsets for each row are fitted on
-            other rows, so that metrics of the blend are unbiased.
+        fitted: the blend of the candidates with ``scores``.
+        blended: results of the blend; what is fitted is fitted on other rows, so that metrics are
+            unbiased.
     """
 
     def __init__(
@@ -103,19 +184,46 @@ class Comparison:
         self.metric = metric or rows.task.metrics[0]
         self.lower = self.metric in LOWER
         self.measured = [c for c in candidates if c.scores is not None]
-        scores = [c.scores for c in candidates if c.scores is not None]
+        self._scores = [c.scores for c in candidates if c.scores is not None]
         self.targets = rows.targets[rows.held_out]
-        self.counts = rows.label_counts if self.metric in BALANCED else None
-        self._adjusted: dict[str, np.ndarray] = {}
-        # Thresholds, and rows without known features, by the array's id; arrays are kept alive, so
-        # that ids stay unique.
-        self._thresholds: dict[int, tuple[np.ndarray, float]] = {}
-        self._unknown: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
+        self.clusters = rows.clusters[rows.held_out]
+        self.counts = rows.label_counts
+        balanced = self.metric in (*BALANCED, "f1")
+        # Options of ``fit_decided``.
+        self._options: dict[str, Any] = {"balanced": balanced, "value": self._two_labels}
+        self._adjusted: dict[str, Judged] = {}
+        self.fitted = fit_decided(self._scores, self.targets, self.counts, **self._options)
+
+    @cached_property
+    def blended(self) -> Judged:
         unknown = [_unknown_rows(c) for c in self.measured]
-        self.blended = cross_fitted(scores, self.targets, self.counts, unknown=unknown)
-        without = rows_without_features(self.weights, unknown)
-        self._unknown[id(self.blended)] = self.blended, without
+        fitting = {**self._options, "clusters": self.clusters}
+        found = cross_fitted(self._scores, self.targets, self.counts, unknown=unknown, **fitting)
+        return self.judge(found)
+
+    def judge(self, found: Decided) -> Judged:
+        """The results (N, C), or (n, C) of the first fold, with the task's threshold set to the one
+        with the best metric on rows with a known feature."""
+        task = copy.copy(self.rows.task)
+        held_out = self.rows.held_out[: len(found)]
+        rows = [self.rows.rows[i] for i in held_out]
+        known = np.flatnonzero(~found.unknown)
+        if isinstance(task, MultiLabelTask) and len(known):
+            outputs = list(from_scores(task.name, found.scores[known]))
+            task.tune(outputs, EncodedRows([]), [rows[i] for i in known])
+        return Judged(task, rows, self.rows.targets[held_out], found, self.metric)
+
+    @property
+    def _two_labels(self) -> Any:
+        """The metric of a task with two labels; see ``fit_decided``. None for others."""
+        task: Any = self.rows.task
+        if task.name != "classify" or len(task.labels) != 2:
+            return None
+        return partial(
+            _value_of_two,
+            metric=self.metric,
+            positive=task.labels.index(task.positive_label),
+        )
 
     @property
     def members(self) -> list[tuple[ComparedModel, float]]:
@@ -125,51 +233,69 @@ class Comparison:
         so its logits have the blend's scale, and the two are averaged by its share.
         """
         others = [c for c in self.candidates if c.scores is None]
-        rest = 1.0 - sum(c.share for c in others)
-        weights = [rest * float(w) for w in self.weights] + [c.share for c in others]
+        weights = [self._rest * float(w) for w in self.fitted.weights] + [c.share for c in others]
         return [m for m in zip([*self.measured, *others], weights, strict=True) if m[1] > 0]
+
+    @property
+    def _rest(self) -> float:
+        """The share of the candidates with scores for all rows."""
+        return 1.0 - sum(c.share for c in self.candidates if c.scores is None)
+
+    @property
+    def blend(self) -> FittedBlend:
+        """The blend with all members; its ``weights`` are those of the candidates with scores."""
+        weights, offsets, decision = self.fitted
+        return FittedBlend(self._rest * weights, self._rest * offsets, decision)
 
     @cached_property
     def alone(self) -> ComparedModel | None:
-        """The candidate that is used instead of the blend, or None if the blend is better.
+        """The candidate that is used instead of the blend, or None.
 
         The best of several candidates is partly lucky, so a candidate has to beat the blend by more
-        than chance, on the same rows. The distilled network is a single candidate and need not.
+        than chance, on the same rows: by the metric; or less clearly by the metric, and by the
+        loss. The distilled network is a single candidate: a smaller loss decides if it is not worse
+        by the metric.
         """
-        best = max(self.measured, key=self.worth)
-        if len(self.members) == 1:
-            return best
-        blended = self.worth(None)
-        if self.worth(best) == blended or self._surpasses_blend(best):
-            return best
-        student = next((c for c in self.measured if c.name == "student"), None)
-        return None if student is None or self.worth(student) < blended else student
+        for model in sorted(self.measured, key=self.worth, reverse=True):
+            if self._replaces_blend(model):
+                return model
+        return self.members[0][0] if len(self.members) == 1 else None
 
-    def _surpasses_blend(self, model: ComparedModel) -> bool:
+    def _replaces_blend(self, model: ComparedModel) -> bool:
+        if len(self.members) == 1 and self.members[0][0] is model:
+            return True
         gain = self.worth(model) - self.worth(None)
-        count = len(self.rows.held_out)
-        if gain <= 0 or gain > self._chance(count):
-            return gain > 0
-        rng, own = np.random.default_rng(0), self.adjusted(model)
-        samples = min(_SAMPLES, max(10, _ROWS // count))
-        drawn = [rng.integers(0, count, count) for _ in range(samples)]
-        gains = [self.value(own, rows) - self.value(self.blended, rows) for rows in drawn]
-        return gain > _STANDARD_ERRORS * float(np.std(gains))
+        own, blended = self.adjusted(model), self.blended
+        if gain < 0:
+            return False
+        if model.name == "student" and loss(self.targets, own.scores) <= loss(
+            self.targets, blended.scores
+        ):
+            return True
+        if gain == 0:
+            return False
+        error = self._error_of_difference(own, blended)
+        if gain > _STANDARD_ERRORS * error:
+            return True
+        pair = own.scores, blended.scores
+        return gain > _CLOSE * error and clearly_better(self.targets, *pair, _CLOSE)
 
-    def _chance(self, rows: int) -> float:
-        """Upper bound of the standard error of a proportion over this many rows; 0 if the metric is
-        not a proportion."""
-        return 0.0 if self.lower else 0.5 / math.sqrt(rows)
+    def _error_of_difference(self, one: Judged, other: Judged) -> float:
+        """The standard error of the difference of two models' metrics on the same rows, by a
+        bootstrap of clusters."""
+        samples = min(_SAMPLES, max(10, _ROWS // len(one)))
+        drawn = bootstrap(self.clusters[: len(one)], samples)
+        return float(np.std([one.value(rows) - other.value(rows) for rows in drawn], ddof=1))
 
     @property
-    def used(self) -> tuple[list[tuple[ComparedModel, float]], np.ndarray, np.ndarray]:
-        """The selected model: members with their weights, the offsets (C), and the held-out logits
-        (N, C)."""
+    def used(self) -> tuple[list[tuple[ComparedModel, float]], FittedBlend, Judged]:
+        """The selected model: members with their weights, how they are calibrated and decide, and
+        the held-out results."""
         best = self.alone
         if best is None:
-            return self.members, self.offsets, self.blended
-        weight, offsets = self.by_itself(best)
-        return [(best, weight)], offsets, self.adjusted(best)
+            return self.members, self.blend, self.blended
+        fitted = self.by_itself(best)
+        return [(best, float(fitted.weights[0]))], fitted, self.adjusted(best)
 
     def share_of(self, scores: np.ndarray) -> float:
         """The blend weight for a model that was distilled from the other candidates.
@@ -178,150 +304,120 @@ class Comparison:
             scores: (n, C) logits of the first fold's held-out rows, whose labels neither the model
                 nor its teachers have seen.
         """
-        member_scores = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
-        both = [blend(member_scores, self.weights), scores]
-        targets, offsets = self.targets[: len(scores)], self._rare_label_offsets(len(scores))
-        weights, _ = fit_blend(both, targets, self.counts, offsets=offsets)
+        teachers = blend([c[: len(scores)] for c in self._scores], *self.fitted[:2])
+        targets = self.targets[: len(scores)]
+        counts = self.counts if self._options["balanced"] else None
+        known = None if counts is None else self.fitted.decision
+        weights, _ = fit_blend([teachers, scores], targets, counts, offsets=known)
         return float(weights[1] / weights.sum())
 
-    def adjusted(self, model: ComparedModel) -> np.ndarray:
-        """The calibrated logits of a single candidate, (N, C) or (n, C) for the first fold; each
-        row's factor and offsets are fitted on other rows."""
-        scores = known_logits(model)
+    def adjusted(self, model: ComparedModel) -> Judged:
+        """The results of a single candidate, for all held-out rows or those of the first fold; what
+        is fitted for a row is fitted on other rows."""
         if model.name not in self._adjusted:
-            targets = self.targets[: len(scores)]
-            unknown = _unknown_rows(model)
-            offsets = self._known_offsets(model)
-            given = {"unknown": [unknown], "offsets": offsets}
-            logits = cross_fitted([scores], targets, self.counts, **given)
-            self._adjusted[model.name] = logits
-            self._unknown[id(logits)] = logits, unknown
+            scores, fitting = known_logits(model), self._fitting(model)
+            fitting["unknown"] = [_unknown_rows(model)]
+            fitting["clusters"] = self.clusters[: len(scores)]
+            found = cross_fitted([scores], self.targets[: len(scores)], self.counts, **fitting)
+            self._adjusted[model.name] = self.judge(found)
         return self._adjusted[model.name]
 
-    def by_itself(self, model: ComparedModel) -> tuple[float, np.ndarray]:
-        """The factor and the offsets (C) for the logits of a candidate that is used alone."""
+    def by_itself(self, model: ComparedModel) -> FittedBlend:
+        """The factor, offsets and decision of a candidate that is used alone."""
         scores = known_logits(model)
-        targets, offsets = self.targets[: len(scores)], self._known_offsets(model)
-        weights, offsets = fit_blend([scores], targets, self.counts, offsets=offsets)
-        return max(float(weights[0]), _LEAST_WEIGHT), offsets
+        targets = self.targets[: len(scores)]
+        weights, *others = fit_decided([scores], targets, self.counts, **self._fitting(model))
+        return FittedBlend(np.maximum(weights, _LEAST_WEIGHT), *others)
 
-    def _known_offsets(self, model: ComparedModel) -> np.ndarray | None:
-        """The offsets that a model has already; None if they are to be fitted."""
+    def _fitting(self, model: ComparedModel) -> dict[str, Any]:
+        """What is known of a model already.
+
+        Rare labels occur too rarely in the first fold to fit a decision: models with scores for its
+        rows alone have that of the blend (docs/lab/distilled-network.md).
+        """
         if self.rows.task.name == "multilabel" and model.joined:
-            return np.zeros(self.targets.size)  # fitted when the linear models were built in
-        return self._rare_label_offsets(len(known_logits(model)))
-
-    def _rare_label_offsets(self, rows: int) -> np.ndarray | None:
-        """The blend's offsets if logits are known for this many rows, the first fold, in which rare
-        labels occur too rarely to fit offsets; None otherwise, and if labels are balanced
-        (docs/lab/distilled-network.md)."""
-        return None if self.counts is None or rows == len(self.targets) else self.offsets
+            # Offsets were fitted when the linear models were built in.
+            return {"offsets": np.zeros(self.targets.size)}
+        if self.counts is None or len(known_logits(model)) == len(self.targets):
+            return dict(self._options)
+        return {**self._options, "decision": self.fitted.decision}
 
     def worth(self, model: ComparedModel | None) -> float:
         """The metric of a candidate, or of the blend (None), negated where lower is better."""
-        value = self.value(self.blended if model is None else self.adjusted(model))
+        value = (self.blended if model is None else self.adjusted(model)).value()
         return -value if self.lower else value
 
     def worth_on_first_fold(self, model: ComparedModel) -> float:
         """Like ``worth``, on the first fold's held-out rows, for which all models have logits."""
-        value = self.value_on_first_fold(self.adjusted(model))
+        value = self.on_first_fold(self.adjusted(model)).value()
         return -value if self.lower else value
 
-    def value_on_first_fold(self, scores: np.ndarray) -> float:
-        """The metric of a model's logits (N, C) or (n, C) on the first fold's held-out rows."""
-        first = scores[: len(self.rows.folds[0][1])]
-        self._unknown[id(first)] = first, self._unknown_in(scores)[: len(first)]
-        return self.value(first)
+    def on_first_fold(self, judged: Judged) -> Judged:
+        """A model's results for the first fold's held-out rows."""
+        return judged.first(len(self.rows.folds[0][1]))
 
     def loss_of(self, model: ComparedModel) -> float:
         """The loss on the held-out rows of the first fold."""
-        targets = self.targets[: len(self.rows.folds[0][1])]
-        return loss(targets, self.adjusted(model)[: len(targets)])
+        judged = self.on_first_fold(self.adjusted(model))
+        return loss(judged.targets, judged.scores)
 
     def best_on_first_fold(self, models: Sequence[ComparedModel]) -> ComparedModel:
         """The best of at least one model on the first fold's held-out rows: of those whose metric
         differs from the largest by chance alone, the one with the smallest loss, which is less
         noisy."""
         worth = [self.worth_on_first_fold(model) for model in models]
-        least = max(worth) - self._chance(len(self.rows.folds[0][1]))
-        close = [model for model, own in zip(models, worth, strict=True) if own >= least]
+        best = models[int(np.argmax(worth))]
+        close = [
+            model
+            for model, own in zip(models, worth, strict=True)
+            if model is best or self._is_close(model, best, max(worth) - own)
+        ]
         return min(close, key=self.loss_of)
+
+    def _is_close(self, model: ComparedModel, best: ComparedModel, lead: float) -> bool:
+        if lead <= 0:
+            return True
+        pair = [self.on_first_fold(self.adjusted(each)) for each in (best, model)]
+        return lead <= _CLOSE * self._error_of_difference(*pair)
 
     def surpasses(self, model: ComparedModel, other: ComparedModel, errors: float) -> bool:
         """Whether a model is better than another on the first fold's held-out rows: by the metric,
         and by the loss by more than this many standard errors."""
-        targets = self.targets[: len(self.rows.folds[0][1])]
-        one, two = (self.adjusted(each)[: len(targets)] for each in (model, other))
+        one, two = (self.on_first_fold(self.adjusted(each)) for each in (model, other))
         more = self.worth_on_first_fold(model) > self.worth_on_first_fold(other)
-        return more and clearly_better(targets, one, two, errors)
+        return more and clearly_better(one.targets, one.scores, two.scores, errors)
 
-    def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
-        """The metrics of logits (N, C), or (n, C) for the first fold.
-
-        Args:
-            chosen: indices of held-out rows; by default all.
-        """
-        held_out = self.rows.held_out[: len(scores)]
-        self.tune(scores)
-        unknown = self._unknown_in(scores)
-        if chosen is not None:
-            scores, held_out, unknown = scores[chosen], held_out[chosen], unknown[chosen]
-        rows = [self.rows.rows[i] for i in held_out]
-        return self._score_decisions(scores, rows, self.rows.targets[held_out], unknown)
-
-    def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
-        """The selection metric of logits; see ``metrics`` for the arguments."""
-        return self.metrics(scores, chosen).values[self.metric]
-
-    def predictions(self, scores: np.ndarray) -> list[Any]:
-        """The predictions for the held-out rows with these logits (N, C), or (n, C) for the first
-        fold."""
-        self.tune(scores)
-        task, unknown = self.rows.task, self._unknown_in(scores).tolist()
-        rows = [self.rows.rows[i] for i in self.rows.held_out[: len(scores)]]
-        decided = task.decide_each(list(from_scores(task.name, scores)), rows, unknown)
-        return [task.plain(each, row) for each, row in zip(decided, rows, strict=True)]
-
-    def tune(self, scores: np.ndarray) -> None:
-        """Set the task's threshold to the one with the best metric for the logits of rows with a
-        known feature."""
-        task = self.rows.task
-        if not isinstance(task, MultiLabelTask):
-            return
-        if id(scores) not in self._thresholds:
-            known = np.flatnonzero(~self._unknown_in(scores))
-            if len(known):
-                rows = [self.rows.rows[i] for i in self.rows.held_out[known]]
-                task.tune(list(from_scores(task.name, scores[known])), EncodedRows([]), rows)
-            self._thresholds[id(scores)] = scores, task.threshold
-        task.threshold = self._thresholds[id(scores)][1]
-
-    def value_of(
-        self, rows: Sequence[Row], scores: np.ndarray, unknown: np.ndarray, like: np.ndarray
-    ) -> float:
-        """The metric of other rows' logits (rows, C).
+    def value_of(self, rows: Sequence[Row], found: Decided, like: Judged) -> float:
+        """The metric of other rows.
 
         Args:
-            unknown: (rows) whether a row has no known feature.
-            like: the same model's logits of the held-out rows.
+            rows: n rows.
+            found: results for them.
+            like: the same model's results for the held-out rows.
         """
-        self.tune(like)
         targets = targets_of(self.rows.task, rows)
-        return self._score_decisions(scores, rows, targets, unknown).values[self.metric]
+        return Judged(like.task, rows, targets, found, self.metric).value()
 
-    def _unknown_in(self, scores: np.ndarray) -> np.ndarray:
-        """(N) whether the held-out rows with these logits have no known feature."""
-        return self._unknown.get(id(scores), (scores, np.zeros(len(scores), dtype=bool)))[1]
 
-    def _score_decisions(
-        self, scores: np.ndarray, rows: Sequence[Row], targets: Targets, unknown: np.ndarray
-    ) -> Scores:
-        task = self.rows.task
-        raws = list(from_scores(task.name, scores))
-        found = task.score(rows, task.decide_each(raws, rows, unknown.tolist()))
-        if task.name == "regress":
-            return found
-        return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
+def _value_of_two(truth: np.ndarray, predicted: np.ndarray, *, metric: str, positive: int) -> float:
+    """A metric of two labels; see ``fit_decided``."""
+    pairs = np.stack([truth[predicted == i].sum(0) for i in (0, 1)])  # predicted, true
+    right, sums = np.diag(pairs), pairs.sum(0) + pairs.sum(1)
+    f1 = 2 * right / np.maximum(sums, 1e-9)
+    if metric == "f1":
+        return float(f1[positive])
+    if metric == "mcc":
+        products = pairs.sum(0).prod() * pairs.sum(1).prod()
+        return float((right.prod() - pairs[0, 1] * pairs[1, 0]) / np.sqrt(max(products, 1e-9)))
+    return float(f1.mean())
+
+
+def deciding(task: Task, decision: np.ndarray) -> Task:
+    """A copy of a task that chooses labels with a decision (C)."""
+    task = copy.copy(task)
+    if isinstance(task, SingleLabelTask):
+        task.decision = tuple(map(float, decision)) if np.any(decision) else None
+    return task
 
 
 def known_logits(model: ComparedModel) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from ownbert.checkpoint import describe
 from ownbert.exceptions import InputError
 from ownbert.fitting.attempts import Attempts
-from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
+from ownbert.fitting.comparison import ComparedModel, Comparison, Judged, best_network
 from ownbert.fitting.minutes_curve import Points
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
@@ -28,10 +28,11 @@ from ownbert.inference.opened_blend import Members, score_all
 from ownbert.tables.tables import place_within
 from ownbert.tasks.label_errors import find_label_errors
 from ownbert.tasks.multilabel import MultiLabelTask
+from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import check_time, clock_seconds, seconds_left
+from ownbert.views.blending import Decided, FittedBlend, rows_without_features
 from ownbert.views.blending import blend as add_up
-from ownbert.views.blending import from_scores, rows_without_features
 from ownbert.views.linear_models import fit_linear
 from ownbert.views.view_features import VIEWS, Texts
 
@@ -74,8 +75,8 @@ def make_report(
         attempt: runs each part.
     """
     rows, task, test = compared.rows, compared.rows.task, given.test
-    held_out, targets = rows.held_out, rows.targets[rows.held_out]
-    members, _, scores = compared.used
+    members, fitted, judged = compared.used
+    held_out = rows.held_out
     weights = {member.name: weight for member, weight in members}
     tested: dict[str, _TestOutputs] = {}  # by candidate
     board = [
@@ -96,7 +97,7 @@ def make_report(
         ordinary=network is None or not describe(folder).has_own_heads,
         left_out=dict(attempt.left_out),
         held_out=len(held_out),
-        scores=compared.metrics(scores),
+        scores=judged.metrics(),
         labels=tuple(task.labels),
         texts=[" / ".join(rows.rows[i].texts) for i in held_out],
         places=[place_within(rows.file, rows.rows[i].line) for i in held_out],
@@ -108,7 +109,7 @@ def make_report(
             "texts without labels": len(given.read),
             "kind of text": "words" if given.kind == "marked" else given.kind,
             "compared on": rows.source,
-            **_threshold(compared, scores),
+            **_decides(judged, fitted),
         },
         settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},
     )
@@ -120,32 +121,33 @@ def make_report(
         parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
     if len(given.unlabelled):
         parts["drift"] = lambda: compare_texts(given.labelled.tokens, given.unlabelled.tokens)
-    for name, make in {**parts, **_of_rows(compared, scores, targets.values)}.items():
+    for name, make in {**parts, **_of_rows(compared, judged)}.items():
         result = attempt(_TITLES[name], make)
         if result is not None:
             report = replace(report, **{name: result})
     return replace(report, advice=attempt(_TITLES["advice"], lambda: give_advice(report)) or ())
 
 
-def _threshold(compared: Comparison, scores: np.ndarray) -> dict[str, str]:
-    """The probability from which a label is predicted for rows with several labels."""
-    task = compared.rows.task
-    if not isinstance(task, MultiLabelTask):
-        return {}
-    compared.tune(scores)
-    values = np.atleast_1d(task.threshold)
-    shown = [f"{value:.3f}" for value in values]
-    if len(values) > 1:
-        shown = [f"{label} {value}" for label, value in zip(task.labels, shown, strict=True)]
-    return {"threshold": ", ".join(shown)}
+def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
+    """How labels are chosen: the probability from which a label is predicted, if it is not .5 or
+    the largest."""
+    task = judged.task
+    if isinstance(task, MultiLabelTask):
+        values = np.atleast_1d(task.threshold)
+        shown = [f"{value:.3f}" for value in values]
+        if len(values) > 1:
+            shown = [f"{label} {value}" for label, value in zip(task.labels, shown, strict=True)]
+        return {"threshold": ", ".join(shown)}
+    if task.name == "classify" and len(task.labels) == 2 and np.any(fitted.decision):
+        first, second = fitted.decision
+        least = 1 / (1 + np.exp(second - first))
+        return {"threshold": f"{task.labels[1]} {least:.3f}"}
+    return {}
 
 
-def _of_rows(
-    compared: Comparison, scores: np.ndarray, targets: np.ndarray
-) -> dict[str, Callable[[], Any]]:
+def _of_rows(compared: Comparison, judged: Judged) -> dict[str, Callable[[], Any]]:
     """Report parts on individual rows, by task."""
-    task = compared.rows.task
-    outputs = from_scores(task.name, scores)
+    task, outputs, targets = compared.rows.task, judged.outputs, judged.targets.values
     if task.name == "regress":
         if outputs.shape[1] > 1:
             return {}
@@ -156,10 +158,10 @@ def _of_rows(
     counts = Counter(row.target for row in learnt)
     return {
         "train_counts": lambda: tuple(counts.get(label, 0) for label in task.labels),
-        "calibration": lambda: calibrate(scores, targets),
+        "calibration": lambda: calibrate(judged.scores, targets),
         "label_errors": lambda: tuple(find_label_errors(outputs, targets)),
-        "hardest": lambda: tuple(hardest_rows(outputs, targets)),
-        "typical": lambda: tuple(typical_rows(outputs, targets)),
+        "hardest": lambda: tuple(hardest_rows(outputs, targets, judged.labels)),
+        "typical": lambda: tuple(typical_rows(outputs, targets, judged.labels)),
     }
 
 
@@ -174,8 +176,8 @@ def _blend_row(
     members, test_score = compared.members, None
     if test and all(model.name in tested for model, _ in members):
         outputs = [tested[c.name] for c, _ in members]
-        outputs = _together(outputs, [w for _, w in members], compared.offsets)
-        test_score = compared.value_of(test, *outputs, compared.blended)
+        found = _together(outputs, [w for _, w in members], compared.blend)
+        test_score = compared.value_of(test, found, compared.blended)
     titles = {model.title for model, _ in members}
     used = [row for row in board if row.name in titles]
     speeds = [row.texts_per_second for row in used]
@@ -183,13 +185,13 @@ def _blend_row(
     return LeaderboardRow(
         BLEND_TITLE,
         "blend",
-        compared.value(compared.blended),
+        compared.blended.value(),
         attempt(f"± of {BLEND_TITLE}", partial(_spread, compared, None)),
         seconds=sum(c.seconds for c in compared.candidates),
         size=sum(row.size or 0 for row in used),
         texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if known else None,
         test_score=test_score,
-        first_score=compared.value_on_first_fold(compared.blended),
+        first_score=compared.on_first_fold(compared.blended).value(),
     )
 
 
@@ -204,7 +206,7 @@ def _row(
 ) -> LeaderboardRow:
     """The leaderboard row of a candidate, whose outputs for the test rows are added to
     ``tested``."""
-    title, scores, speed, test_score = model.title, compared.adjusted(model), None, None
+    title, judged, speed, test_score = model.title, compared.adjusted(model), None, None
     alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
     opening = partial(Members, folder, alone, Compute(given.recipe.device))
     if (scorer := attempt(f"opening {title}", opening)) is not None:
@@ -212,23 +214,23 @@ def _row(
         answers = partial(_answers, scorer, given.test)
         if given.test and (outputs := attempt(f"test score of {title}", answers)) is not None:
             tested[model.name] = outputs
-            weight, offsets = compared.by_itself(model)
-            together = _together([outputs], [weight], offsets)
-            test_score = compared.value_of(given.test, *together, scores)
+            fitted = compared.by_itself(model)
+            together = _together([outputs], fitted.weights.tolist(), fitted)
+            test_score = compared.value_of(given.test, together, judged)
     spread = attempt(f"± of {title}", partial(_spread, compared, model))
     kind = _KINDS.get(model.name, model.kind)
     return LeaderboardRow(
         title,
         "network" if kind == "frozen" else kind,
-        compared.value(scores),
+        judged.value(),
         spread,
         test_score=test_score,
         seconds=model.seconds,
         size=_size(folder, model),
         texts_per_second=speed,
         weight=weights.get(model.name, 0.0) / max(sum(weights.values()), 1e-12),
-        rows=len(scores) if len(scores) < len(compared.targets) else None,
-        first_score=compared.value_on_first_fold(scores),
+        rows=len(judged) if len(judged) < len(compared.targets) else None,
+        first_score=compared.on_first_fold(judged).value(),
     )
 
 
@@ -245,12 +247,13 @@ def _answers(scorer: Members, rows: Sequence[Row]) -> _TestOutputs:
 
 
 def _together(
-    tested: Sequence[_TestOutputs], weights: Sequence[float], offsets: np.ndarray
-) -> _TestOutputs:
+    tested: Sequence[_TestOutputs], weights: Sequence[float], fitted: FittedBlend
+) -> Decided:
     """Combine the outputs of candidates like ``predict``."""
     scores, unknown = zip(*tested, strict=True)
     without = rows_without_features(weights, unknown)
-    return add_up(scores, np.asarray(weights), offsets, unknown), without
+    scores = add_up(scores, np.asarray(weights), fitted.offsets, unknown)
+    return Decided(scores, np.broadcast_to(fitted.decision, scores.shape), without)
 
 
 def _size(folder: Path, candidate: ComparedModel) -> int:
@@ -273,11 +276,10 @@ def _speed(scorer: Callable[[Sequence[Row]], np.ndarray], rows: LabelledRows) ->
 def _spread(compared: Comparison, model: ComparedModel | None) -> float:
     """The standard deviation of the metric of a candidate, or of the blend (None), from a bootstrap
     over rows."""
-    scores = compared.blended if model is None else compared.adjusted(model)
-    rng, rows = np.random.default_rng(0), len(scores)
+    judged = compared.blended if model is None else compared.adjusted(model)
     draws = []
-    for _ in range(_SAMPLES // 4):
-        draws.append(compared.value(scores, rng.integers(0, rows, rows)))
+    for rows in bootstrap(compared.clusters[: len(judged)], _SAMPLES // 4):
+        draws.append(judged.value(rows))
         if seconds_left() <= 0 and len(draws) >= _FEWEST_SAMPLES:
             break
     return float(np.std(draws, ddof=1))
@@ -292,10 +294,10 @@ def _margin(compared: Comparison) -> Any:
 
     def gain(rows: np.ndarray) -> float:
         check_time()
-        difference = compared.value(used, rows) - compared.value(best, rows)
+        difference = used.value(rows) - best.value(rows)
         return -difference if compared.lower else difference
 
-    return bootstrap_margin(gain, len(best), _SAMPLES)
+    return bootstrap_margin(gain, compared.clusters, _SAMPLES)
 
 
 def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
@@ -318,7 +320,9 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
             if len({str(rows.rows[i].target) for i in subset}) < 2:
                 continue
             model = fit_linear(features[subset], rows.targets[subset], _CURVE_STRENGTH)
-            scores.append(compared.value(model.scores(features[held_out])))
+            own = model.scores(features[held_out])
+            zeros = np.zeros(own.shape), np.zeros(len(own), bool)
+            scores.append(compared.judge(Decided(own, *zeros)).value())
         if scores:
             points.append((count, *scores))
     try:

@@ -1,6 +1,5 @@
 """``fit``: find the best model for labelled and unlabelled text within a time budget."""
 
-import copy
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import PROBE_VECTORS, view_names
-from ownbert.fitting.comparison import ComparedModel, known_logits
+from ownbert.fitting.comparison import ComparedModel, deciding, known_logits
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress
@@ -412,17 +411,16 @@ class Fit:
         if not any(c.scores is not None for c in self.candidates):
             return
         compared = self.steps.compared()
-        chosen, offsets, scores = compared.used
-        compared.tune(scores)
+        chosen, fitted, judged = compared.used
         members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
-        task = copy.copy(self.rows.task)
+        task = deciding(judged.task, fitted.decision)
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
                 np.save(file, known_logits(candidate))
         with uninterrupted():  # keeps the folder consistent
             network = self.attempt(_OWN_NETWORK, partial(save_network, compared, self.folder))
-            self._write(Blend(members, task, tuple(map(float, offsets)), network))
+            self._write(Blend(members, task, tuple(map(float, fitted.offsets)), network))
         self.progress.show(compared)
 
     def _write(self, blend: Blend) -> None:

@@ -20,7 +20,9 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         A warning, if any.
     """
     task, network = task_class(report.task), (folder / CONFIG).exists()
-    blend = blend_of(folder)
+    blend, decides = blend_of(folder), {}
+    if network:
+        decides = describe(folder).values.get(KEY, {})
     own = None if blend is None else blend.network
     board = next(section for section in sections(report) if section.key == "leaderboard")
     facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
@@ -38,7 +40,8 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "ordinary": network and report.ordinary,
         "alone": blend is not None and blend.is_network,
         "agreed": f"{own.same:,} of {own.rows:,}" if own is not None and own.rows else "",
-        "threshold": describe(folder).values.get(KEY, {}).get("threshold") if network else None,
+        "threshold": decides.get("threshold"),
+        "decision": decides.get("decision"),
     }
     # Without a network there is nothing for Transformers to load.
     library = task.library if network else "ownbert"

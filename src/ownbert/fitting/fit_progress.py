@@ -98,7 +98,7 @@ class Progress:
         if counted:
             table.add_column(translated("held-out rows"), justify="right")
         for title, scores, seconds in lines:
-            cells = [f"{compared.value(scores):.4f}", seconds, f"{len(scores):,}"]
+            cells = [f"{scores.value():.4f}", seconds, f"{len(scores):,}"]
             table.add_row(translated(title), *cells[: 3 if counted else 2])
         self.table = table
 

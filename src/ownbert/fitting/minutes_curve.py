@@ -68,7 +68,7 @@ class Checkpoints:
                 path = self.folder / f"{seconds:.3f}"
                 scores = probe_scores(path, some, seconds=limit / _MOMENTS)
                 model = ComparedModel("probe", "", "frozen", (), 0.0, scores=scores)
-                value = Comparison(some, [model], metric).value(scores)
+                value = Comparison(some, [model], metric).blended.value()
                 points.append((seconds / 60, value))
                 check_time()
         shutil.rmtree(self.folder, ignore_errors=True)

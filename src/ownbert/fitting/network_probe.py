@@ -15,7 +15,7 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import fit_on_folds, fit_probe, standardised
-from ownbert.fitting.comparison import ComparedModel, Comparison
+from ownbert.fitting.comparison import ComparedModel, Comparison, deciding
 from ownbert.fitting.networks import copy_network, warnings_of
 from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.hub import model_folder
@@ -76,7 +76,7 @@ def probe(
             raise InputError(f"{folder} already contains a model; replace it with --overwrite")
         refuse_foreign(folder, (BLEND, "members", *others))
         columns = ColumnNames(text_column, second_column, label_column)
-        detected, rows = _read(model, train, dev, task, columns, seed)
+        _, rows = _read(model, train, dev, task, columns, seed)
         new = missing_folders(folder / "members")
         work = make_folder(folder / "members" / f".{_NAME}.part")
         try:
@@ -85,18 +85,19 @@ def probe(
             path = f"members/{_NAME}"
             fitted = ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores=scores)
             compared = Comparison(rows, [fitted])
-            members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
+            members = (BlendMember(_NAME, "frozen", (path,), float(compared.fitted.weights[0])),)
             shutil.rmtree(folder / path, ignore_errors=True)
             work.rename(folder / path)
-            offsets = tuple(map(float, compared.offsets))
-            Blend(members, detected, offsets).write(folder)
+            offsets = tuple(map(float, compared.fitted.offsets))
+            decided = deciding(compared.blended.task, compared.fitted.decision)
+            Blend(members, decided, offsets).write(folder)
             for name in others:
                 (folder / name).unlink(missing_ok=True)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             remove_empty(new)
             raise
-        return compared.metrics(compared.blended), rows.source
+        return compared.blended.metrics(), rows.source
 
 
 def probe_layers(
@@ -134,7 +135,7 @@ def probe_layers(
         scores = fit_on_folds(features, rows).scores
         fitted = ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores=scores)
         compared = Comparison(rows, [fitted])
-        metrics.append(compared.metrics(compared.blended))
+        metrics.append(compared.blended.metrics())
     return metrics, rows.source
 
 

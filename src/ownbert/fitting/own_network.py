@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.fitting.comparison import Comparison, best_network
+from ownbert.fitting.comparison import Comparison, best_network, deciding
 from ownbert.fitting.networks import calibrate_network, copy_network
 from ownbert.inference.blend import ROOT, Blend, BlendMember, OwnNetwork, blend_of
 from ownbert.tasks.task import Task
@@ -17,19 +17,19 @@ from ownbert.tasks.task import Task
 
 def save_network(compared: Comparison, folder: Path) -> OwnNetwork | None:
     """Save the best network in the folder of the run, calibrated; None if there is none."""
-    best, task = best_network(compared), compared.rows.task
+    best = best_network(compared)
     if best is None:
         return None
     copy_network(folder / best.folders[0], folder)
-    scores, (factor, offsets) = compared.adjusted(best), compared.by_itself(best)
-    compared.tune(scores)
-    calibrate_network(folder, task, factor, offsets)
+    judged, fitted = compared.adjusted(best), compared.by_itself(best)
+    task, factor = deciding(judged.task, fitted.decision), float(fitted.weights[0])
+    calibrate_network(folder, task, factor, fitted.offsets)
     rows = same = None
     if task.discrete:
-        rows, own = len(scores), compared.predictions(scores)
-        used = compared.predictions(compared.used[2])[:rows]
+        rows, own = len(judged), judged.predictions
+        used = compared.used[2].predictions[:rows]
         same = sum(one == other for one, other in zip(used, own, strict=True))
-    return OwnNetwork(best.name, rows, same, factor, tuple(map(float, offsets)))
+    return OwnNetwork(best.name, rows, same, factor, tuple(map(float, fitted.offsets)))
 
 
 def network_alone(folder: Path) -> str | None:

@@ -106,7 +106,7 @@ class Steps:
         first = self.first_fold_folder("self-trained") if self.rows.refit else None
         names = [c.name for c in compared.measured]
         texts = (self.given.labelled, self.given.unlabelled)
-        given = (names, compared.weights, self.rows, *texts, path.parent, path)
+        given = (names, compared.fitted.weights, self.rows, *texts, path.parent, path)
         folders, scores, unknown = self_train(*given, first=first)
         of_first = () if first is None else [first / name for name in names]
         paths, of_all = self._relative(of_first), np.flatnonzero(unknown).tolist()

@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ownbert import checks
+from ownbert.config.head_spec import MOST_LABELS
 from ownbert.exceptions import InputError, in_short, percent
 from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
@@ -22,7 +24,7 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
-from ownbert.tasks.task import DEFAULT, KEY, Task, named_probabilities, ranked
+from ownbert.tasks.task import DEFAULT, KEY, Task, named_probabilities
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 _BALANCED, _EQUAL = "balanced", "equal"
+# Offsets of decisions are multiples of log frequencies, or the log odds of a threshold.
+_DECISION = checks.list_of(checks.number(-1e3, 1e3), most=MOST_LABELS)
+_SMALLEST = 1e-30  # lower bound of probabilities before their logarithm
 # Labels are weighted if one label is this many times as frequent as another.
 _UNEQUAL = 2.0
 
@@ -44,10 +49,41 @@ _POSITIVE = frozenset(
 _OPPOSITES = {"1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",), "+": ("-",)}
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelDecision:
+    """The prediction for a row with one label; as an array, its probabilities.
+
+    Args:
+        probabilities: (C) probability of each label.
+        preferences: (C) the label with the largest value is predicted.
+    """
+
+    probabilities: np.ndarray
+    preferences: np.ndarray
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.probabilities, dtype=dtype)
+
+    @property
+    def label(self) -> int:
+        """The index of the predicted label."""
+        return int(self.preferences.argmax())
+
+    def ranked(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Labels with their probabilities, the predicted one first, like
+        ``transformers.pipeline``."""
+        order = np.argsort(-self.preferences, kind="stable")
+        return [{"label": names[i], "score": float(self.probabilities[i])} for i in order]
+
+
 class SingleLabelTask(Task):
     """Softmax classification with one label per row; subclasses read and encode the rows.
 
     A training row may have a distribution over the labels as its target (``soft_targets``).
+
+    Attributes:
+        decision: (C) added to log-probabilities to choose the label, for example to predict a rare
+            label below a probability of .5; the probabilities do not change. None: zeros.
     """
 
     head = "classification"
@@ -60,6 +96,22 @@ class SingleLabelTask(Task):
     weights: tuple[float, ...] | None = None
     # The label that ``f1`` and the metrics ``RANKING`` are about; None: see ``positive_label``.
     positive: str | None = None
+    decision: tuple[float, ...] | None = None
+
+    def preferences(self, probabilities: np.ndarray) -> np.ndarray:
+        """(..., C) values of which the largest belongs to the predicted label.
+
+        Args:
+            probabilities: (..., C).
+        """
+        if self.decision is None:
+            return probabilities
+        return np.log(np.maximum(probabilities, _SMALLEST)) + np.asarray(self.decision)
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> LabelDecision:
+        """The prediction for a row; the most probable label if nothing of the row is known
+        (``note``), because the probabilities are then the label frequencies."""
+        return LabelDecision(raw, raw if note else self.preferences(raw))
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}
@@ -162,31 +214,31 @@ class SingleLabelTask(Task):
         return softmax(logits)
 
     def output_row(
-        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+        self, decided: LabelDecision, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
         """The label, null if its score is below the threshold, and its score; with ``top``, the
         next labels are label_2, score_2, ..."""
         output: dict[str, Any] = {}
-        for number, each in enumerate(ranked(self.labels, decided)[: options.top or 1], start=1):
+        for number, each in enumerate(decided.ranked(self.labels)[: options.top or 1], start=1):
             end = "" if number == 1 else f"_{number}"
             sure = options.threshold is None or each["score"] >= options.threshold
             output[f"label{end}"] = each["label"] if sure else None
             output[f"score{end}"] = round(each["score"], 6)
         if options.probabilities:
-            output["probabilities"] = named_probabilities(self.labels, decided)
+            output["probabilities"] = named_probabilities(self.labels, decided.probabilities)
         return output
 
-    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
-        labels = ranked(self.labels, decided)
+    def answer(self, decided: LabelDecision, row: Row, top_k: int | None = DEFAULT) -> Any:
+        labels = decided.ranked(self.labels)
         return labels[0] if top_k is DEFAULT else labels[:top_k]
 
-    def plain(self, decided: np.ndarray, row: Row) -> str:
-        return self.labels[int(decided.argmax())]
+    def plain(self, decided: LabelDecision, row: Row) -> str:
+        return self.labels[decided.label]
 
-    def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
+    def score(self, rows: Sequence[Row], decided: Sequence[LabelDecision]) -> Scores:
         truth = [self.label_indices[row.target] for row in rows]
-        probabilities = np.stack(decided)
-        predicted = probabilities.argmax(1)
+        probabilities = np.stack(decided)  # pyright: ignore
+        predicted = np.stack([each.preferences for each in decided]).argmax(1)
         scores = score_labels(truth, predicted, self.labels)
         scores = replace(scores, risk=risk_curve(probabilities, predicted == truth))
         return self._ranked(scores, np.asarray(truth), probabilities)
@@ -228,7 +280,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     transformers_lines = (LOGITS, "print(model.config.id2label[int(logits.argmax())])")
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc", "f1", *RANKING)
-    saved_attributes = (*SentenceTask.saved_attributes, "positive")
+    saved_attributes = (*SentenceTask.saved_attributes, "positive", "decision")
     # Name of the type of the labels of an estimator, unless they are texts.
     label_type: str | None = None
 
@@ -243,6 +295,13 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
         self.label_type = saved.get("label_type")
         if self.positive is not None:
             self.name_positive(self.positive)
+        if self.decision is not None:
+            _DECISION("decision", self.decision)
+            if len(self.decision) != len(self.labels):
+                raise InputError(
+                    f"decision has {len(self.decision)} numbers for {len(self.labels)} labels"
+                )
+            self.decision = tuple(map(float, self.decision))
 
     def read(self, path: Source) -> list[Row]:
         (column,), rows = self.read_table(path)

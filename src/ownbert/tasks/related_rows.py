@@ -106,6 +106,21 @@ def clusters_of(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
     return np.argsort(np.argsort(starts))[clusters.reshape(-1)]
 
 
+def bootstrap(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
+    """Yield indices of rows: bootstrap samples of whole clusters.
+
+    Args:
+        clusters: (N) number of the cluster of each row.
+        samples: number of samples.
+
+    Source: Field and Welsh 2007, "Bootstrapping clustered data", section 2.
+    """
+    rng, order = np.random.default_rng(0), np.argsort(clusters, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+    for _ in range(samples):
+        yield np.concatenate([parts[i] for i in rng.integers(0, len(parts), len(parts))])
+
+
 def fold_count(rows: int) -> int:
     """The number of folds, one of which is held out: a fifth of the rows, or about a thousand."""
     return min(_MOST_FOLDS, max(_FEWEST_FOLDS, rows // _ROWS_OF_A_FOLD))

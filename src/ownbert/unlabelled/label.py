@@ -283,7 +283,7 @@ def _predicted(task: Any, probabilities: np.ndarray) -> list[int]:
     """Indices of the predicted labels: one, or all that reach the threshold."""
     if isinstance(task, MultiLabelTask):
         return np.flatnonzero(probabilities >= task.threshold).tolist()
-    return [int(probabilities.argmax())]
+    return [int(task.preferences(probabilities).argmax())]
 
 
 def _row(candidate: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]:

@@ -6,7 +6,9 @@ and a common factor of the weights is a temperature.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -20,6 +22,8 @@ _PRIOR_ROWS, _PRIOR_ROWS_OF_FREQUENCIES = 5.0, 1.0
 _SMALLEST_SHARE = 0.02
 _LEAST, _MOST = 1e-7, 30.0
 _LARGEST_WEIGHT = 10.0
+_LEAST_FACTOR = 0.05  # of calibrated scores
+_THRESHOLDS = 100  # tried with two labels
 # Rows are weighted by this power of the inverse label frequency if labels are imbalanced. 1 would
 # optimise recall, 0 accuracy; macro-F1 lies in between (docs/lab/linear-models.md).
 _BALANCE = 0.5
@@ -130,8 +134,7 @@ def fit_blend(
         raise ValueError("nothing to blend")
     logs = np.zeros(members[0].shape[1])
     if counts is not None and counts.min() < counts.max():
-        logs = np.log(counts + 0.5)
-        logs -= logs.mean()
+        logs = _centred_logs(counts)
     weights, fitted = _minimise(members, targets, logs, offsets)
     keep = weights >= _SMALLEST_SHARE * weights.sum()
     if not keep.all():
@@ -141,32 +144,177 @@ def fit_blend(
     return weights, fitted
 
 
+class FittedBlend(NamedTuple):
+    """A blend with true probabilities, and how it chooses labels.
+
+    Args:
+        weights: weight of each member.
+        offsets: (C) added to the weighted logits, so that probabilities are calibrated.
+        decision: (C) added to log-probabilities to choose the label; zeros: the most probable one.
+    """
+
+    weights: np.ndarray
+    offsets: np.ndarray
+    decision: np.ndarray
+
+
+def fit_decided(
+    members: Sequence[np.ndarray],
+    targets: Targets,
+    counts: np.ndarray | None = None,
+    *,
+    balanced: bool = True,
+    decision: np.ndarray | None = None,
+    offsets: np.ndarray | None = None,
+    value: Callable[[np.ndarray, np.ndarray], float] | None = None,
+) -> FittedBlend:
+    """Fit a blend whose probabilities are true, with a separate rule that chooses labels.
+
+    The sum of several models' log-probabilities counts the label frequencies several times, and the
+    offsets of ``fit_blend`` favour rare labels, which macro-F1 needs. So a temperature and a
+    multiple of the log label frequencies are fitted to the blend's log loss, and what is left of
+    the offsets is the decision. With two labels, where the
+    decision is a threshold, it is the one with the best metric.
+
+    Args:
+        members, targets, counts, offsets: see ``fit_blend``.
+        balanced: whether all labels count equally, as in macro-F1; otherwise the most probable
+            label is chosen.
+        decision: (C) a decision to keep; by default it is fitted.
+        value: the metric, from weights of each row for each label (N, C), which sum to 1, and
+            predicted indices (N).
+    """
+    weights, shift = fit_blend(members, targets, counts if balanced else None, offsets=offsets)
+    none = np.zeros(targets.size)
+    if counts is None or counts.min() == counts.max():
+        return FittedBlend(weights, shift, none if decision is None else decision)
+    logs = _centred_logs(counts)
+    scores = blend(members, weights)
+    temperature, multiple = _calibration(scores, targets, logs)
+    calibrated = weights * temperature, multiple * logs
+    if decision is None and not balanced:
+        decision = none
+    elif decision is None:
+        decision = temperature * shift - calibrated[1]
+        if targets.size == 2 and value is not None:
+            decision = _threshold(temperature * scores + calibrated[1], targets, decision, value)
+    return FittedBlend(*calibrated, decision)
+
+
+def _centred_logs(counts: np.ndarray) -> np.ndarray:
+    """(C) log label frequencies minus their mean."""
+    logs = np.log(counts + 0.5)
+    return logs - logs.mean()
+
+
+def _calibration(scores: np.ndarray, targets: Targets, logs: np.ndarray) -> tuple[float, float]:
+    """The factor of scores (N, C), and the multiple of the log label frequencies (C) added to them,
+    that minimise the log loss; the latter is shrunk towards 0."""
+    smoothing = 1 / (len(targets) + 2)
+    strength = _PRIOR_ROWS_OF_FREQUENCIES / len(targets)
+
+    def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        factor, multiple = parameters
+        own, slope = loss_and_slope(targets, factor * scores + multiple * logs, smoothing=smoothing)
+        gradient = np.asarray([(slope * scores).sum(), slope.sum(0) @ logs])
+        return own + strength * multiple**2, gradient + np.asarray([0.0, 2 * strength * multiple])
+
+    bounds = [(_LEAST_FACTOR, _LARGEST_WEIGHT), (-_LARGEST_WEIGHT, _LARGEST_WEIGHT)]
+    start = np.asarray([1.0, 0.0])
+    optimum = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return float(optimum[0]), float(optimum[1])
+
+
+def _threshold(
+    scores: np.ndarray,
+    targets: Targets,
+    start: np.ndarray,
+    value: Callable[[np.ndarray, np.ndarray], float],
+) -> np.ndarray:
+    """The decision (2) with the best metric on rows with calibrated scores (N, 2).
+
+    The mean of the metric of the true labels and of that which the probabilities predict: the
+    latter is less noisy with few rows of a label, and depends on the calibration.
+
+    Args:
+        start: (2) one of the candidates.
+    """
+    logs = log_softmax(scores)
+    truth, expected = np.eye(2)[targets.values], np.exp(logs)
+    margins = logs[:, 1] - logs[:, 0]
+    quantiles = np.quantile(margins, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])
+    tried = np.append(quantiles, start[0] - start[1])
+
+    def worth(threshold: float) -> float:
+        predicted = (margins >= threshold).astype(int)
+        return value(truth, predicted) + value(expected, predicted)
+
+    values = np.asarray([worth(threshold) for threshold in tried])
+    # The middle of the thresholds that are as good: the largest one may be so by chance.
+    best = float(np.median(tried[values >= values.max() - 1e-12]))
+    return np.asarray([best / 2, -best / 2])
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A model's results for held-out rows, by cross-fitting: what is fitted is fitted on other
+    rows, so that metrics are unbiased estimates.
+
+    Args:
+        scores: (N, C) scores of calibrated probabilities.
+        decision: (N, C) added to log-probabilities to choose the label.
+        unknown: (N) whether no member knows a feature of a row.
+    """
+
+    scores: np.ndarray
+    decision: np.ndarray
+    unknown: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def rows(self, chosen: Any) -> "Decided":
+        """Some of the rows."""
+        return Decided(self.scores[chosen], self.decision[chosen], self.unknown[chosen])
+
+
 def cross_fitted(
     members: Sequence[np.ndarray],
     targets: Targets,
     counts: np.ndarray | None = None,
     *,
     unknown: Sequence[np.ndarray] | None = None,
-    offsets: np.ndarray | None = None,
-) -> np.ndarray:
-    """The blend's scores (N, C) by cross-fitting: weights and offsets are fitted on other rows.
-
-    Metrics of these scores are unbiased estimates.
+    clusters: np.ndarray | None = None,
+    **fitting: Any,
+) -> Decided:
+    """The blend's results by cross-fitting.
 
     Args:
-        members, targets, counts, offsets: see ``fit_blend``.
+        members, targets, counts: see ``fit_blend``.
         unknown: see ``blend``.
+        clusters: (N) rows with the same number stay together.
+        fitting: see ``fit_decided``.
     """
     rows = len(targets)
-    part = np.random.default_rng(0).permutation(rows) % max(2, min(_FOLDS, rows))
-    scores = np.zeros((rows, members[0].shape[1]))
+    numbers = np.arange(rows)
+    if clusters is not None and len(set(clusters.tolist())) > 1:
+        numbers = np.unique(clusters, return_inverse=True)[1]
+    several = int(numbers.max()) + 1
+    shuffled = np.random.default_rng(0).permutation(several)
+    part = (shuffled % max(2, min(_FOLDS, several)))[numbers]
+    shape = rows, members[0].shape[1]
+    found = Decided(np.zeros(shape), np.zeros(shape), np.zeros(rows, dtype=bool))
     for number in range(part.max() + 1):
         in_part = part == number
         others, rest = [m[~in_part] for m in members], targets[~in_part]
-        weights, fitted = fit_blend(others, rest, counts, offsets=offsets)
+        fitted = fit_decided(others, rest, counts, **fitting)
         without = None if unknown is None else [each[in_part] for each in unknown]
-        scores[in_part] = blend([m[in_part] for m in members], weights, fitted, without)
-    return scores
+        parts = [m[in_part] for m in members]
+        found.scores[in_part] = blend(parts, fitted.weights, fitted.offsets, without)
+        found.decision[in_part] = fitted.decision
+        if without is not None:
+            found.unknown[in_part] = rows_without_features(fitted.weights, without)
+    return found
 
 
 def _minimise(

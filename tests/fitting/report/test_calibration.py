@@ -70,3 +70,39 @@ def test_what_cannot_be_used():
     ):
         with pytest.raises(InputError, match=match):
             fit_temperature(scores, np.asarray(targets, int))
+
+
+def test_each_class_is_judged():
+    """With 10 % of yes and shifted probabilities the largest probabilities look calibrated."""
+    rng = np.random.default_rng(0)
+    evidence = rng.normal(-2.6, 1.2, 4000)
+    targets = (rng.random(4000) < 1 / (1 + np.exp(-evidence))).astype(int)
+    true = calibrate(np.stack([np.zeros(4000), evidence], 1), targets)
+    assert true.calibrated
+    assert [each.calibrated for each in true.classes] == [True, True]
+    assert true.classes[1].mean == pytest.approx(true.classes[1].rate, abs=0.01)
+    shifted = calibrate(np.stack([np.zeros(4000), evidence + 0.8], 1), targets)
+    assert not shifted.calibrated
+    assert not shifted.classes[1].calibrated
+    assert shifted.classes[1].mean > shifted.classes[1].rate + 0.04
+    # Each class on its own has no more false alarms than one in twenty.
+    alarms = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        probabilities = rng.dirichlet(np.ones(8) * 0.3, 400)
+        drawn = (probabilities.cumsum(1) > rng.random((400, 1))).argmax(1)
+        with np.errstate(divide="ignore"):
+            found = calibrate(np.log(probabilities), drawn)
+        alarms += not all(each.calibrated for each in found.classes)
+    assert alarms <= 10
+
+
+def test_a_temperature_helps_only_where_it_does_when_applied():
+    scores, targets = calibrated_rows(1500, 5)
+    assert calibrate(3 * scores, targets).helps
+    rng = np.random.default_rng(0)
+    evidence = rng.normal(-2.6, 1.2, 3000)
+    labels = (rng.random(3000) < 1 / (1 + np.exp(-evidence))).astype(int)
+    shifted = calibrate(np.stack([np.zeros(3000), evidence + 0.8], 1), labels)
+    assert not shifted.helps
+    assert all(each.shifted for each in shifted.classes)

@@ -234,7 +234,7 @@ def test_test_rows_that_were_learnt_from_are_said_at_once():
 def test_a_test_score_far_below_is_the_first_advice():
     """The report had good news only: well calibrated, more labels would hardly help."""
     best = replace(NETWORK, score=0.996, spread=0.003, test_score=0.572)
-    calibrated = replace(made_report().calibration, error=0.01, by_chance=0.02)
+    calibrated = replace(made_report().calibration, error=0.01, by_chance=0.02, classes=())
     given = {"leaderboard": (LINEAR, best), "test_rows": 300, "held_out": 600}
     report = small(**given, calibration=calibrated, settings={"minutes": 1})
     first, *others = give_advice(report)
@@ -283,7 +283,7 @@ def test_advice_follows_the_numbers(report: Report):
     assert one.sentence == "Label more texts of a and c, which have fewer than 20 rows."
     assert one.figure == "3, 7 rows"
     assert report.calibration is not None
-    calm = replace(report.calibration, error=0.01, by_chance=0.02)
+    calm = replace(report.calibration, error=0.01, by_chance=0.02, classes=())
     assert kinds(small(calibration=calm))["Probabilities are"] == "fine"
 
 
@@ -331,10 +331,10 @@ def test_a_margin_is_paired():
         accuracy, others = ((x == targets)[rows].mean() for x in (one, other))
         return float(accuracy) - float(others)
 
-    margin = bootstrap_margin(partial(gain, best, baseline), len(targets), 300)
+    margin = bootstrap_margin(partial(gain, best, baseline), np.arange(len(targets)), 300)
     assert margin.mean == pytest.approx(0.03)
     assert 0.01 < margin.low < 0.03 < margin.high < 0.05
-    same = bootstrap_margin(partial(gain, best, best), len(targets), 20)
+    same = bootstrap_margin(partial(gain, best, best), np.arange(len(targets)), 20)
     assert (same.mean, same.low, same.high) == (0, 0, 0)
 
 
@@ -393,7 +393,7 @@ def test_no_interval_is_shown_where_there_is_none(report: Report, spread: float 
 def test_a_temperature_that_does_not_help_is_not_recommended(report: Report):
     assert report.calibration is not None
     assert "error with the temperature" in as_text(report)
-    worse = replace(report.calibration, error_after=report.calibration.error + 0.01)
+    worse = replace(report.calibration, helps=False)
     shown = replace(report, calibration=worse)
     assert "error with the temperature" not in as_text(shown)
     assert "none helps" in as_text(shown)

@@ -408,15 +408,24 @@ def _calibration(report: Report) -> list[Advice]:
         return []
     error, after = calibration.error, calibration.error_after
     figure = f"error {error:.3f}; by chance up to {calibration.by_chance:.3f}"
-    if error <= calibration.by_chance:
+    if calibration.calibrated:
         return [Advice("fine", "Probabilities are well calibrated.", figure)]
     kind = "overconfident" if calibration.temperature > 1 else "underconfident"
-    if after < error:
+    if calibration.helps and error > calibration.by_chance:
         sentence = (
             f"The model is {kind}: divide its log-probabilities by the temperature "
             f"{calibration.temperature:.2f} before relying on its probabilities."
         )
         return [Advice("do", sentence, f"error {error:.3f}, with temperature {after:.3f}")]
+    pairs = zip(report.labels, calibration.classes, strict=False)
+    if wrong := [(label, own) for label, own in pairs if not own.calibrated]:
+        label, own = max(wrong, key=lambda pair: pair[1].error - pair[1].by_chance)
+        sentence = (
+            f"The probabilities of {_listed([label])} are not well calibrated: their mean is "
+            f"{own.mean:.1%}, and {own.rate:.1%} of the rows have this label."
+        )
+        chance = f"error {own.error:.3f}; by chance up to {own.by_chance:.3f}"
+        return [Advice("note", sentence, chance)]
     sentence = "Probabilities are only roughly calibrated, and a temperature does not help."
     return [Advice("note", sentence, figure)]
 

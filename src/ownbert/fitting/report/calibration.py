@@ -38,6 +38,31 @@ class ReliabilityCurve:
 
 
 @dataclass(frozen=True)
+class ClassCalibration:
+    """Calibration of the probabilities of one class.
+
+    Args:
+        mean: mean probability of the class.
+        rate: share of the rows that have it.
+        error: expected calibration error of its probabilities.
+        by_chance: upper bound of the error of perfectly calibrated probabilities; it holds for all
+            classes together in 95% of the cases.
+        shifted: whether mean and rate differ by more than chance, which no temperature mends.
+    """
+
+    mean: float
+    rate: float
+    error: float
+    by_chance: float
+    shifted: bool
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the error may be due to chance."""
+        return self.error <= self.by_chance
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Calibration error before and after temperature scaling.
 
@@ -45,23 +70,28 @@ class Calibration:
         temperature: divisor of the log-probabilities.
         error: expected calibration error.
         error_after: expected calibration error after scaling, by 2-fold cross-fitting.
+        helps: whether scaling reduces this error, the mean error of the classes, and the log loss,
+            and shifts the probabilities of no class.
         by_chance: 95th percentile of the error of perfectly calibrated probabilities, for the
             same number of rows.
         before: reliability curve without the temperature.
         after: reliability curve with the temperature.
+        classes: calibration of each class without the temperature.
     """
 
     temperature: float
     error: float
     error_after: float
+    helps: bool
     by_chance: float
     before: ReliabilityCurve
     after: ReliabilityCurve
+    classes: tuple[ClassCalibration, ...]
 
     @property
-    def helps(self) -> bool:
-        """Whether the temperature reduces the error."""
-        return self.error_after < self.error
+    def calibrated(self) -> bool:
+        """Whether all errors may be due to chance."""
+        return self.error <= self.by_chance and all(each.calibrated for each in self.classes)
 
 
 def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
@@ -132,14 +162,52 @@ def calibrate(log_probabilities: np.ndarray, targets: np.ndarray) -> Calibration
         after[fitted_half] = np.exp(log_softmax(scores[fitted_half] / temperature, 1))
     before = reliability_curve(probabilities, targets)
     calibrated = reliability_curve(after, targets)
+    classes, classes_after = (_of_classes(each, targets) for each in (probabilities, after))
+    errors = [
+        (curve.error, float(np.mean([each.error for each in own])), _log_loss(used, targets))
+        for curve, own, used in (
+            (before, classes, probabilities),
+            (calibrated, classes_after, after),
+        )
+    ]
     return Calibration(
         temperature=fit_temperature(scores, targets),
         error=before.error,
         error_after=calibrated.error,
+        helps=all(after < before for before, after in zip(*errors, strict=True))
+        and not any(each.shifted for each in classes_after),
         by_chance=_error_by_chance(probabilities.max(1)),
         before=before,
         after=calibrated,
+        classes=classes,
     )
+
+
+def _log_loss(probabilities: np.ndarray, targets: np.ndarray) -> float:
+    own = probabilities[np.arange(len(targets)), targets]
+    return -float(np.log(np.maximum(own, np.exp(_FLOOR))).mean())
+
+
+def _of_classes(probabilities: np.ndarray, targets: np.ndarray) -> tuple[ClassCalibration, ...]:
+    """The calibration of each class. Gaps in bins are nearly normal, with the variance of their
+    probabilities, so their absolute values are half-normal."""
+    from scipy.stats import norm
+
+    rows, size = probabilities.shape
+    deviations = float(norm.ppf(1 - 0.05 / size))
+    found = []
+    for label in range(size):
+        own, hits = probabilities[:, label].clip(0, 1), targets == label
+        bins = _bins_of(own)
+        gaps = np.abs(np.bincount(bins, own - hits, _BINS)).sum() / rows
+        variances = np.bincount(bins, own * (1 - own), _BINS) / rows**2
+        mean = np.sqrt(2 / np.pi * variances).sum()
+        spread = np.sqrt((1 - 2 / np.pi) * variances.sum())
+        chance = float(mean + deviations * spread)
+        shift = abs(own.mean() - hits.mean()) > deviations * np.sqrt(variances.sum())
+        values = float(own.mean()), float(hits.mean()), float(gaps)
+        found.append(ClassCalibration(*values, chance, bool(shift)))
+    return tuple(found)
 
 
 def _error_by_chance(confidence: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.tasks.label_errors import LabelError
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.related_rows import bootstrap
 
 LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows
 
@@ -224,20 +225,21 @@ class Report:
         return self.labels[int(value)] if int(value) < len(self.labels) else str(int(value))
 
 
-def bootstrap_margin(gain: Callable[[np.ndarray], float], count: int, draws: int) -> Margin:
-    """The margin of one model over another, by a paired bootstrap over rows.
+def bootstrap_margin(
+    gain: Callable[[np.ndarray], float], clusters: np.ndarray, draws: int
+) -> Margin:
+    """The margin of one model over another, by a paired bootstrap over clusters of rows.
 
     Args:
         gain: how much better the model is on the rows with these indices.
-        count: number N of held-out rows.
-        draws: number of samples of N rows, with replacement.
+        clusters: (N) number of the cluster of each held-out row.
+        draws: number of samples.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
     """
-    rng = np.random.default_rng(0)
-    gains = [gain(rng.integers(0, count, count)) for _ in range(draws)]
+    gains = [gain(rows) for rows in bootstrap(clusters, draws)]
     low, high = np.quantile(gains, (0.05, 0.95))
-    return Margin(float(gain(np.arange(count))), float(low), float(high))
+    return Margin(float(gain(np.arange(len(clusters)))), float(low), float(high))
 
 
 def shown_spread(spread: float | None) -> float | None:

@@ -25,28 +25,35 @@ class RatedRow:
     score: float
 
 
-def hardest_rows(probabilities: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
+def hardest_rows(
+    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray
+) -> list[RatedRow]:
     """The held-out rows with the lowest probabilities of their true classes, lowest first.
 
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
+        predicted: (N) indices of the predicted classes.
     """
     own = probabilities[np.arange(len(targets)), targets]
-    return _rated_rows(probabilities, targets, np.argsort(own, kind="stable")[:_ROWS])
+    hardest = np.argsort(own, kind="stable")[:_ROWS]
+    return _rated_rows(probabilities, targets, predicted, hardest)
 
 
-def typical_rows(probabilities: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
+def typical_rows(
+    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray
+) -> list[RatedRow]:
     """The held-out row of each class with the highest probability of its true class.
 
     Args:
         probabilities: (N, C).
         targets: (N) indices of the true classes.
+        predicted: (N) indices of the predicted classes.
     """
     own = probabilities[np.arange(len(targets)), targets]
     order = np.argsort(-own, kind="stable")
     first = [order[targets[order] == label][0] for label in np.unique(targets)]
-    return _rated_rows(probabilities, targets, first)
+    return _rated_rows(probabilities, targets, predicted, first)
 
 
 def largest_errors(predictions: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
@@ -64,9 +71,8 @@ def largest_errors(predictions: np.ndarray, targets: np.ndarray) -> list[RatedRo
 
 
 def _rated_rows(
-    probabilities: np.ndarray, targets: np.ndarray, chosen: Iterable[int]
+    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray, chosen: Iterable[int]
 ) -> list[RatedRow]:
-    predicted = probabilities.argmax(1)
     return [
         RatedRow(int(i), int(targets[i]), int(predicted[i]), float(probabilities[i, targets[i]]))
         for i in chosen

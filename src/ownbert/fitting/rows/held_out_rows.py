@@ -53,7 +53,7 @@ def keep_held_out(
     learn(
         open_folder(folder, Compute(device)),
         [rows.rows[i] for i in held_out],
-        from_scores(rows.task.name, compared.used[2]),
+        compared.used[2].outputs,
         [rows.rows[i] for i in others],
         source=rows.source,
         vectors=vectors,

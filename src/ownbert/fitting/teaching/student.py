@@ -5,6 +5,7 @@ held-out rows is not biased by labels of these rows.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,4 +122,5 @@ def _answers(
     if any(c.kind == "linear" for c, _ in members):
         members = [(c, w) for c, w in members if c.kind == "linear" or w >= _LEAST_PART * total]
     chosen = [BlendMember(c.name, c.kind, c.first, w) for c, w in members]
-    return score_until(Members(folder, chosen, Compute(device)), texts, seconds)
+    blended = partial(Members(folder, chosen, Compute(device)), offsets=compared.blend.offsets)
+    return score_until(blended, texts, seconds)

@@ -143,7 +143,7 @@ def measure(
     opened: Opened,
     doubts: Doubts,
     rows: Sequence[Row],
-    raws: Sequence[np.ndarray],
+    decided: Sequence[Any],
     outside: Sequence[Row] = (),
 ) -> dict[str, float]:
     """Compute metrics by name."""
@@ -151,7 +151,7 @@ def measure(
     from ownbert.inference.opened_blend import all_raws
 
     task: Any = opened.task
-    probabilities = np.stack(raws)
+    probabilities = np.stack(decided)  # pyright: ignore
     if doubts.margins is not None:
         inside = errors_of(task, probabilities, rows) <= doubts.margins
         width = float(2 * doubts.margins.mean())
@@ -161,7 +161,7 @@ def measure(
         size = float((probabilities >= doubts.least).sum(1).mean())
         return {"set_coverage": float(inside.mean()), "set_size": size}
     targets = np.asarray([task.target(row) for row in rows])
-    right = probabilities.argmax(1) == targets
+    right = np.asarray([each.label for each in decided]) == targets
     metrics: dict[str, float] = {}
     if doubts.least is not None:
         inside = probabilities >= doubts.least

@@ -68,12 +68,12 @@ class Judgement:
 
 
 def judge_labels(
-    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
+    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], decided: Sequence[Any]
 ) -> Judgement:
     """Single-label: wrong labels with their probabilities."""
     probabilities = np.stack(raws)
     truth = np.asarray([task.label_indices[row.target] for row in rows])
-    best = probabilities.argmax(1)
+    best = np.asarray([each.label for each in decided])
 
     def answer(i: int) -> WrongPrediction:
         name = task.labels[best[i]]

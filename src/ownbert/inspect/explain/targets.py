@@ -158,7 +158,7 @@ def chosen_labels(task: Any, raw: np.ndarray, target: str | None, most: int) -> 
     if target is not None:
         return [_index(task.labels, target)]
     if isinstance(task, SingleLabelTask):
-        return np.argsort(-raw, kind="stable")[:most].tolist()
+        return np.argsort(-task.preferences(raw), kind="stable")[:most].tolist()
     holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
     return np.flatnonzero(holds).tolist() or [int(raw.argmax())]
 

@@ -24,7 +24,7 @@ from ownbert.images.image_files import (
 from ownbert.images.pixels import Processor
 from ownbert.tables.memory import is_table, table_of
 from ownbert.tables.tables import Source
-from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.classification import LabelDecision, SingleLabelTask
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.images.image_input import (
@@ -204,7 +204,7 @@ class ImageTask(SingleLabelTask):
         path = _image(row).path
         return {} if path is None else {"file": str(path)}
 
-    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+    def answer(self, decided: LabelDecision, row: Row, top_k: int | None = DEFAULT) -> Any:
         return super().answer(decided, row, _BEST if top_k is DEFAULT else top_k)
 
     # Saving.
