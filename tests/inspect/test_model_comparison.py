@@ -22,6 +22,42 @@ def untrained(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathF
     return folder
 
 
+def test_rows_without_a_label_are_left_out_on_request(
+    classifier: Path, topics: Path, tmp_path: Path
+):
+    lines = (topics / "test.csv").read_text().splitlines()
+    assert lines[0].split(",")[0] == "label"
+    gaps = [*lines[:30], *("," + line.partition(",")[2] for line in lines[30:33])]
+    whole, some = tmp_path / "whole.csv", tmp_path / "some.csv"
+    whole.write_text("\n".join(lines[:30]))
+    some.write_text("\n".join(gaps))
+    commands = (
+        ("evaluate", classifier, some),
+        ("errors", classifier, some, "--train", some),
+        ("compare", classifier, classifier, some, "--group", "label"),
+    )
+    for command in commands:
+        assert "3 of 32 rows have none: remove them (--skip-unlabelled of " in refusal(*command)
+    with pytest.warns(UserWarning, match="rows without a label, left out: 3 of 32"):
+        scores = evaluate(classifier, some, skip_unlabelled=True)
+    assert scores.values == evaluate(classifier, whole).values
+    for command in commands:
+        result = run_cli(*command, "--skip-unlabelled")
+        assert (result.returncode, "left out: 3 of 32" in result.stderr) == (0, True)
+
+
+def test_a_folder_keeps_that_rows_without_a_label_are_left_out(
+    pretrained: Path, classifier: Path, tmp_path: Path
+):
+    rows = [{"text": f"{name} {i}", "label": name} for i in range(9) for name in ("a", "b")]
+    rows.append({"text": "c", "label": None})
+    how: Any = {"model": pretrained, "output": tmp_path / "m", "max_steps": 1, "quiet": True}
+    with pytest.warns(UserWarning, match="left out: 1 of 19"):
+        finetune("classify", train=rows, dev=rows, skip_unlabelled=True, **how)
+    with pytest.warns(UserWarning, match="left out: 1 of 19"):
+        assert len(evaluate(tmp_path / "m", rows).labels) == 2
+
+
 def test_scores_differences_and_rows(
     classifier: Path, untrained: Path, topics: Path, tmp_path: Path
 ):

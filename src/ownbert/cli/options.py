@@ -229,6 +229,14 @@ RayHelp = Annotated[bool, help_all(dict.fromkeys(("encoding", "workers", "thread
 
 FinetunedFolder = Annotated[Path, typer.Argument(help="Folder written by ownbert finetune or fit.")]
 Network = Annotated[bool, typer.Option("--network", help="For fit folders: use only the network.")]
+SkipUnlabelled = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unlabelled",
+        help="Leave out rows without a label or number, and report how many there are; without it "
+        "such rows are an error.",
+    ),
+]
 # The meaning of the columns depends on the task; see ownbert finetune TASK --help.
 _AS_IN_TRAINING = {"shown": "as in training, else detected by name"}
 TASK_COLUMNS: dict[str, Any] = {

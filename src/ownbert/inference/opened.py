@@ -303,12 +303,22 @@ def decide_all(
     return decided
 
 
-def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
+def read_labelled_rows(
+    task: Task, data: Any, folder: str | Path, *, skip_unlabelled: bool = False
+) -> list[Row]:
     """Read rows whose labels are known to the model.
+
+    Args:
+        skip_unlabelled: leave out rows without a label or number, here and in what the task reads
+            later, with a warning; a task that was trained so does it anyway.
 
     Raises:
         InputError: a row cannot be read, or has an unknown label.
     """
+    if skip_unlabelled:
+        if "skip_unlabelled" not in task.uses():
+            raise InputError(f"--skip-unlabelled does not apply to {task.name}")
+        task.settings = replace(task.settings, skip_unlabelled=True)
     source = task.source(data, labelled=True)
     rows = task.read(source)
     named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""

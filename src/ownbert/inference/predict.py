@@ -342,6 +342,7 @@ def evaluate(
     calibrate: Any = None,
     out_of_scope: Any = None,
     positive: str | None = None,
+    skip_unlabelled: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Scores:
@@ -368,6 +369,8 @@ def evaluate(
             ``unknown``, adds the detection quality to the metrics.
         positive: the label that f1, roc_auc and average_precision are about; by default that of
             training, see ``ownbert finetune classify``.
+        skip_unlabelled: leave out rows without a label or number, with a warning; a folder that was
+            trained with it always does.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
 
@@ -401,7 +404,7 @@ def evaluate(
         if not isinstance(task, SingleLabelTask):
             raise InputError(f"--positive does not apply to {task.name}")
         task.name_positive(positive)
-    rows = read_labelled_rows(task, data, folder)
+    rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
     say_each((f"note: {line}" for line in task.notes_on_rows()), say)
     say_each(filter(None, (predictor.compute.note,)), say)
     if say is not None and has_learnt_from(predictor.folder, data):

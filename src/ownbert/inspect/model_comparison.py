@@ -144,6 +144,7 @@ def compare(
     device: str = "auto",
     precision: str | None = None,
     network: bool = False,
+    skip_unlabelled: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> ModelComparison:
@@ -160,7 +161,7 @@ def compare(
         html: file to write the results to, as a page.
         text_column, second_column, label_column: columns of the rows; by default as in training.
         encoding: encoding of text files; by default UTF-8.
-        device, precision, network: see ``ownbert.evaluate``.
+        device, precision, network, skip_unlabelled: see ``ownbert.evaluate``.
         progress: called with the number of predictions so far.
         say: called with notes and warnings.
 
@@ -188,7 +189,12 @@ def compare(
         )
     if task.name not in JUDGES:
         raise InputError(f"compare does not apply to {task.name}; it supports {', '.join(JUDGES)}")
-    read = [read_labelled_rows(each.task, data, each.folder) for each in opened]
+    read = [
+        read_labelled_rows(each.task, data, each.folder, skip_unlabelled=skip_unlabelled)
+        for each in opened
+    ]
+    if len(read[0]) != len(read[1]):  # a folder that was trained with the option
+        raise InputError("one of the models leaves out rows without a label: use --skip-unlabelled")
     if [row.target for row in read[0]] != [row.target for row in read[1]]:
         raise InputError(f"{first} and {second} read different labels from the rows")
     decided = _decided(opened, read, progress)

@@ -101,14 +101,14 @@ class LabelCells:
             reason = f"the {what} (column {self.column!r}) is empty"
             if first.strip():
                 reason = f"the {what} (column {self.column!r}) is missing: {first.strip()!r}"
-        advice = f"; a {what} is needed"
+        advice = f"; a {what} is needed, or --skip-unlabelled"
         if len(missing) > 1:
             advice = f"; {len(missing):,} of {len(self.values):,} rows have none: remove them"
-            if training:
-                advice += (
-                    " (--skip-unlabelled leaves them out), or pass their texts to fit with "
-                    "--unlabelled"
-                )
+            advice += (
+                " (--skip-unlabelled leaves them out), or pass their texts to fit with --unlabelled"
+                if training
+                else " (--skip-unlabelled of fit, evaluate, compare and errors leaves them out)"
+            )
         raise InputError(f"{self.places[missing[0]]}: {reason}{advice}")
 
 
@@ -171,7 +171,10 @@ def label_sets(
     """
     for value, place in zip(cells.values, cells.places, strict=True):
         if value is None or (isinstance(value, float) and value != value):
-            raise InputError(f"{place}: the labels are missing or null; write [] for no labels")
+            raise InputError(
+                f"{place}: the labels are missing or null; write [] for no labels, or use "
+                "--skip-unlabelled"
+            )
     values, note = _as_lists(cells, strict=True), ""
     if size := _vector_size(values, cells.places):
         vector_names, note = _vector_names(size, names), _vector_message("multi-hot", size)

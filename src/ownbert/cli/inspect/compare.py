@@ -48,6 +48,7 @@ def compare(
     html: Annotated[Path | None, typer.Option(help="Write the results as a page.")] = None,
     *,
     columns: o.LabelledColumns,
+    skip_unlabelled: o.SkipUnlabelled = False,
     encoding: o.Encoding = None,
     device: o.Device = "auto",
     precision: o.FolderPrecision = None,
@@ -83,6 +84,7 @@ def compare(
             device=device,
             precision=precision,
             network=network,
+            skip_unlabelled=skip_unlabelled,
             progress=progress,
             say=saying(quiet=quiet),
         )

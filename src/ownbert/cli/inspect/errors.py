@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Device, Encoding, FinetunedFolder, LabelledColumns, Network
+from ownbert.cli.options import (
+    Device,
+    Encoding,
+    FinetunedFolder,
+    LabelledColumns,
+    Network,
+    SkipUnlabelled,
+)
 from ownbert.cli.recipe_options import settings_command
 from ownbert.terminal import echo
 
@@ -28,6 +35,7 @@ def errors(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
     columns: LabelledColumns,
+    skip_unlabelled: SkipUnlabelled = False,
     encoding: Encoding = None,
     device: Device = "auto",
     network: Network = False,
@@ -49,6 +57,7 @@ def errors(
     from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 
     how = {"columns": columns, "device": device, "network": network}
+    how["skip_unlabelled"] = skip_unlabelled
     analysis = analyse_errors(folder, file, train=train, most=top, **how)
     if json:
         echo(dumps(analysis.to_dict(), ensure_ascii=False))

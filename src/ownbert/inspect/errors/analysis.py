@@ -128,6 +128,7 @@ def analyse_errors(
     columns: ColumnNames | None = None,
     device: str = "auto",
     network: bool = False,
+    skip_unlabelled: bool = False,
 ) -> ErrorAnalysis:
     """Analyse the errors of a model on rows that it was not trained on.
 
@@ -141,6 +142,7 @@ def analyse_errors(
         columns: columns named by the user; by default those used in training.
         device: auto, cpu or cuda.
         network: use only the network of a ``fit`` folder.
+        skip_unlabelled: see ``ownbert.evaluate``; also for ``train``.
 
     Raises:
         InputError: the task is not supported, or rows cannot be read.
@@ -155,7 +157,7 @@ def analyse_errors(
         )
     if train is not None and task.reads_arrays:
         raise InputError("training rows are compared by text vectors; omit --train")
-    rows = read_labelled_rows(task, data, folder)
+    rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
     raws, decided = _answers(predictor, rows)
     judgement = JUDGES[task.name](task, rows, raws, decided)
     wrong = sorted(judgement.wrong, key=lambda each: -each.confidence)[:most]
