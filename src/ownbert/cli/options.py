@@ -273,8 +273,7 @@ class AbstainSettings:
     )
     coverage: float | None = setting(
         None,
-        "Predict sets of possible labels, or intervals of numbers; this share of them contains "
-        "what is correct, such as 0.9.",
+        "Predict sets of labels, or intervals of numbers; a share of them is right, such as 0.9.",
         metavar="SHARE",
         shown=False,
         check=between(0, 1),

@@ -237,7 +237,7 @@ class CommonModel(nn.Module):
             names = ", ".join(missing)
             warnings.warn(
                 f"{cls.__name__}: {names} are not in the state_dict, and are newly initialised",
-                stacklevel=3,
+                stacklevel=4,
             )
         info = {"missing_keys": missing, "unexpected_keys": unexpected}
         model = model.to(parse_dtype(dtype) or model.dtype).eval()

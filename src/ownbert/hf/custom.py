@@ -86,7 +86,7 @@ class CustomModel(CommonModel):
         if new or wrong:
             names = ", ".join([*new, *(name for name, *_ in wrong)])
             warnings.warn(
-                f"{cls.__name__} from {given.folder}: {names} are newly initialised", stacklevel=3
+                f"{cls.__name__} from {given.folder}: {names} are newly initialised", stacklevel=4
             )
         left = sorted(n for n in read if n not in state and full_name(n) not in state)
         info = {"missing_keys": new, "unexpected_keys": left, "mismatched_keys": wrong}

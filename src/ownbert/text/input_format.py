@@ -1,9 +1,13 @@
 """Positions of special tokens in the inputs of a model: a single text or a pair of texts."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 # Token type of XLNet's <cls>.
 _CLS_SEGMENT = 2
@@ -54,6 +58,8 @@ class InputFormat:
         Returns:
             Its ids, to be filled with those of the texts; its token types; the start of each text.
         """
+        import numpy as np
+
         size = sum(lengths) + self.special(len(lengths))
         ids = np.full(size, self.sep_id, dtype=np.int64)
         types = np.zeros(size, dtype=np.int64)

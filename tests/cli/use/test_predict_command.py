@@ -92,10 +92,10 @@ def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
     from ownbert.tasks.task_kinds import task_kinds
 
     known = {name: task_class(name).output_options for name in task_kinds()}
-    assert known["regress"] == known["embed"] == frozenset()
+    assert (known["regress"], known["embed"]) == ({"coverage"}, frozenset())
     of_labels = {"top", "threshold", "probabilities", "unknown", "coverage"}
     assert known["classify"] == known["image"] == of_labels
-    with pytest.raises(InputError, match=r"top does not apply to regress$"):
+    with pytest.raises(InputError, match=r"top does not apply to regress; it supports coverage$"):
         task_class("regress")().refuse_output_options(OutputOptions(top=2))
 
 

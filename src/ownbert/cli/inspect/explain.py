@@ -41,7 +41,7 @@ class ExplainSettings:
         "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, "
         "leave_one_out or shapley; for a page, several separated by commas. For images, those "
         "with attention; for the blend of a fit folder, the last two.",
-        shown="integrated_gradients, or leave_one_out",
+        shown="by the model",
     )
     target: str | None = setting(
         None,
@@ -105,7 +105,7 @@ class ExplainSettings:
 
 @settings_command
 def explain(
-    folder: Annotated[Path, typer.Argument(help="Folder of a trained model of texts or images.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     texts: TextsOrFile = None,
     data: Data = None,
     *,

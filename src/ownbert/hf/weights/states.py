@@ -60,7 +60,7 @@ def fill(
         warnings.warn(
             f"{type(model).__name__} from {path.parent}: {initialised} are not in it, or of "
             "another shape, and are newly initialised; train the model before using it",
-            stacklevel=4,
+            stacklevel=5,
         )
     return {**info, "error_msgs": []}
 
