@@ -6,7 +6,15 @@ from unicodedata import normalize
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.views.tokens import KINDS, lowered, spans_of, splitter, text_kind, tokens_of
+from ownbert.views.tokens import (
+    KINDS,
+    lowered,
+    spans_of,
+    splitter,
+    text_kind,
+    tokens_of,
+    word_spans,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +37,21 @@ from ownbert.views.tokens import KINDS, lowered, spans_of, splitter, text_kind, 
 )
 def test_the_kind_is_seen(texts: list[str], kind: str):
     assert text_kind(texts) == kind
+
+
+def test_long_lists_of_many_codes_are_split():
+    """All lists differ, and there are more codes than lists."""
+    rows = [",".join(f"A{(i * 7 + k * 11) % 600}" for k in range(90)) for i in range(300)]
+    assert text_kind(rows) == "words"
+
+
+def test_words_to_show_are_codes_between_separators():
+    def shown(text: str) -> list[str]:
+        return [text[start:end] for start, end in word_spans([text])[0]]
+
+    assert shown("A01,B20, C33;") == ["A01", "B20", "C33"]
+    assert shown("A01 B20") == ["A01", "B20"]
+    assert shown("yes, and/or no") == ["yes,", "and/or", "no"]
 
 
 def test_codes_with_rare_separators_stay_whole():

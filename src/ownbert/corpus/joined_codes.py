@@ -5,18 +5,26 @@ from collections.abc import Sequence
 
 # Marks that join codes in one token (A01,B20); a token may also end with one (A01, B20).
 _JOINS = re.compile("[,;|/]")
+_PARTS = re.compile("[^,;|/]+")
 # Tokens with such marks, as a share of all, and tokens that are too few to judge by repetitions.
 _JOINED, _FEW = 0.25, 100
 
 
+def part_spans(token: str) -> list[tuple[int, int]]:
+    """The character spans (start, end) of the codes in a token; the whole token if it has none."""
+    return [found.span() for found in _PARTS.finditer(token)] or [(0, len(token))]
+
+
 def are_joined(tokens: Sequence[str]) -> bool:
     """Whether tokens between whitespace are codes joined by separators: many have such a mark, and
-    their parts have fewer distinct values than the tokens themselves."""
+    their parts occur more often on average than the tokens themselves."""
     parts = [[part for part in _JOINS.split(token) if part] for token in tokens]
     joined = sum(
         len(each) > 0 and each != [token] for each, token in zip(parts, tokens, strict=True)
     )
     if not joined or joined < _JOINED * len(tokens):
         return False
-    distinct = {part for each in parts for part in each}
-    return len(tokens) < _FEW or len(distinct) < len(set(tokens))
+    flat = [part for each in parts for part in each]
+    # Long lists of codes are all different, whatever the number of codes.
+    repeat_more = len(set(flat)) * len(tokens) < len(set(tokens)) * len(flat)
+    return len(tokens) < _FEW or repeat_more

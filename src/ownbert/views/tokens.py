@@ -7,7 +7,7 @@ from itertools import groupby, islice
 from unicodedata import category, normalize
 
 from ownbert.checks import known
-from ownbert.corpus.joined_codes import are_joined
+from ownbert.corpus.joined_codes import are_joined, part_spans
 
 # ids: space-separated tokens, unchanged. words: letters and punctuation (also of codes joined by
 # separators), lower-cased. chinese: the
@@ -59,14 +59,37 @@ def text_kind(texts: Iterable[str]) -> str:
     # Checked first, because a sentence without spaces but with a digit looks like a code.
     if unspaced >= _CHINESE * letters:
         return "chinese"
-    codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
-    if codes >= _CODES * len(tokens):
+    if _are_codes(tokens):
         # Codes joined by separators (A01,B20) are split at these, as words are.
         return "words" if are_joined(tokens) else "ids"
     # Texts to be predicted may be written in the other way (NFC or NFD).
     apart = re.compile(rf"[^\W\d_][{marks()}{_VOWELS}]")
     wide = (normalize("NFD", text.lower()) for text in sample if not text.isascii())
     return "marked" if any(map(apart.search, wide)) else "words"
+
+
+def _are_codes(tokens: Sequence[str]) -> bool:
+    codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
+    return codes >= _CODES * len(tokens)
+
+
+def word_spans(texts: Sequence[str], *, unspaced: bool = False) -> list[list[tuple[int, int]]]:
+    """The character spans (start, end) of the words of each text, to show: between spaces, codes
+    that are joined by separators apart, and single characters in scripts without spaces.
+
+    Args:
+        texts: the texts of a row.
+        unspaced: whether they are in a script without spaces.
+    """
+    kind = "marked" if unspaced else "ids"  # vowel signs stay with letters
+    spans = [spans_of(text, kind) for text in texts]
+    tokens = [text[a:b] for text, own in zip(texts, spans, strict=True) for a, b in own]
+    if unspaced or not _are_codes(tokens) or not are_joined(tokens):
+        return spans
+    return [
+        [(a + start, a + end) for a, b in own for start, end in part_spans(text[a:b])]
+        for text, own in zip(texts, spans, strict=True)
+    ]
 
 
 def splitter(kind: str) -> Callable[[str], list[str]]:

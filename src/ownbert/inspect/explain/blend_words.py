@@ -19,7 +19,7 @@ from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.rows import Row
 from ownbert.views.contributions import contributions
 from ownbert.views.linear_models import LinearModel
-from ownbert.views.tokens import spans_of, text_kind
+from ownbert.views.tokens import text_kind, word_spans
 
 CONTRIBUTIONS = "contributions"
 
@@ -84,12 +84,10 @@ class BlendWords:
 
     def words(self, row: Row) -> list[Word]:
         """The words of a row: separated by spaces, or single characters in scripts without
-        spaces."""
-        kind = "marked" if self._kind(row) == "chinese" else "ids"  # vowel signs stay with letters
+        spaces; codes joined by separators are words."""
+        spans = word_spans(row.texts, unspaced=self._kind(row) == "chinese")
         return [
-            Word(number, start, end, ())
-            for number, text in enumerate(row.texts)
-            for start, end in spans_of(text, kind)
+            Word(number, start, end, ()) for number, own in enumerate(spans) for start, end in own
         ]
 
     def _kind(self, row: Row) -> str:
