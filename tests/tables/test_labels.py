@@ -110,6 +110,10 @@ READINGS: Sequence[tuple[str, Sequence[Any], str, Sequence[Any]]] = (
     ("two fractions", [0.5, 3.8] * 10, "regress", [(0.5,), (3.8,)]),
     ("thousands", ["2,000.50", "7,000", "0.50"] * 10, "regress", [(2000.5,), (7000.0,), (0.5,)]),
     ("points at thousands", ["2.000,50", "7,5"] * 10, "regress", [(2000.5,), (7.5,)]),
+    ("whole thousands", ["1,045", "798", "2,310"] * 10, "classify", ["1,045", "798", "2,310"]),
+    ("many thousands", [f"{i * 355:,}" for i in range(60)], "regress", [(0.0,), (355.0,)]),
+    ("millions", [f"{2_040_310 + i * 355:,}" for i in range(60)], "regress", [(2040310.0,)]),
+    ("sets of codes", ["101,102", "101", "102,103,104"] * 10, "multilabel", [("101", "102")]),
     ("two whole floats", [0.0, 1.0] * 10, "classify", ["0", "1"]),
     ("many classes", [i % 60 for i in range(600)], "classify", ["0", "1", "2"]),
     ("many numbers", [i * 7 for i in range(80)], "regress", [(0.0,), (7.0,), (14.0,)]),
@@ -261,6 +265,31 @@ def test_a_stray_text_among_many_numbers_is_refused_with_its_place():
     task = task_class("classify")()
     task.read(data)
     assert "the labels are numbers except 'unknown'" in task.warnings()[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1.5, 2.5, 4.0] * 8 + ["inf"] * 3, "row 25: column 'label' has inf; a number from"),
+        ([f"{i / 8}" for i in range(60)] + ["1e999"], "row 61: column 'label' has 1e999; a number"),
+        ([1.5, 2.5, 4.0] * 8 + ["#DIV/0!"] * 3, "row 25: .* is missing: '#DIV/0!'; 3 of 27 rows"),
+        ([f"{1_000 + i * 355:,}" for i in range(30)], "row 1: .* write numbers without commas"),
+    ],
+)
+def test_numbers_with_cells_that_are_none_are_refused_with_their_place(
+    labels: list[Any], message: str
+):
+    data = table_of({"text": texts(len(labels)), "label": labels}, name="train")
+    with pytest.raises(InputError, match=message):
+        find_task(data, ColumnNames()).read(data)
+
+
+def test_errors_of_spreadsheets_and_equal_numbers_among_names_get_a_warning():
+    task = task_class("classify")()
+    task.read(table_of({"text": texts(12), "label": ["1", "1.0", "#DIV/0!", "x"] * 3}))
+    first, second = task.warnings()
+    assert "'#DIV/0!' (rows: 3) looks like a missing value" in first
+    assert "'1' (rows: 3) and '1.0' (rows: 3) differ only in" in second
 
 
 @pytest.mark.parametrize("labels", [["a", "", "b"] * 8, [0.5, None, 1.25] * 8])

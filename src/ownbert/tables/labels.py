@@ -48,6 +48,8 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
 _THOUSANDS_AND_POINT = re.compile(_THOUSANDS.pattern + r"\.\d+", re.ASCII)
+# Numbers of which each may have a separator between thousands.
+_MAYBE_GROUPED = re.compile(r"[+-]?(0|[1-9]\d{0,2}(,\d{3})*)", re.ASCII)
 _UP_TO_THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})?)", re.ASCII)
 # A currency before a number; a currency, a percent sign or a short unit after it.
 _WITH_UNIT = re.compile(
@@ -268,13 +270,18 @@ def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
     texts = [text for text in texts if not is_missing_number(text)]
     numbers = decimal_numbers(texts)
     if numbers is None:
-        # A few other texts among many different numbers are refused with their location.
-        return ("regress", "") if _stray_names(texts) else None
+        # A few other texts among many different numbers, infinite numbers, and commas that are
+        # decimal or between thousands, are refused with their location.
+        finite = [text for text in texts if not _is_infinite(text)]
+        if len(finite) < len(texts) and (_numeric_task(finite) or ("", ""))[0] == "regress":
+            return "regress", ""
+        return ("regress", "") if _stray_names(texts) or _has_zero_groups(texts) else None
     if not numbers:
         return None
     distinct = len(set(numbers))
-    if any(number % 1 for number in numbers):
-        thousands, point = number_signs(texts) or ("", ".")
+    thousands, point = number_signs(texts) or ("", ".")
+    many_grouped = bool(thousands) and distinct >= _NOTED_NUMERIC_CLASSES
+    if many_grouped or any(number % 1 for number in numbers):
         if thousands:
             note = f"the labels are numbers with {thousands!r} between thousands"
         elif point == ",":
@@ -341,6 +348,13 @@ def decimal_numbers(texts: Sequence[str]) -> list[float] | None:
     return numbers if all(abs(number) < float("inf") for number in numbers) else None
 
 
+def _is_infinite(text: str) -> bool:
+    try:
+        return abs(float(text)) == float("inf")
+    except ValueError:
+        return False
+
+
 def with_point(text: str, thousands: str, point: str) -> str:
     """A number as Python reads it; for the signs see ``number_signs``."""
     return text.replace(thousands, "").replace(point, ".")
@@ -350,7 +364,8 @@ def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str]
     """The thousands separator ("" if there is none) and the decimal separator of numbers; None if
     the texts are not numbers of one notation.
 
-    Numbers such as "1,234" alone are ambiguous: at least one number must have both separators.
+    Numbers such as "1,234" alone are ambiguous: at least one number must have both separators, or
+    the texts must be neither decimals nor sets of labels (``_separates_thousands``).
 
     Args:
         sure: whether the texts are known to be numbers, not pairs of labels.
@@ -363,6 +378,8 @@ def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str]
         both = any(_THOUSANDS_AND_POINT.fullmatch(text) for text in usual)
         if both and all(any(kind.fullmatch(text) for kind in kinds) for text in usual):
             return thousands, point
+        if _separates_thousands(usual, sure=sure or thousands == "."):
+            return thousands, point
     commas = [text for text in texts if "," in text]
     if not commas or not all(_DECIMAL_COMMA.fullmatch(text) for text in commas):
         return None
@@ -374,6 +391,23 @@ def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str]
     if not sure and _are_pairs(texts):
         return None
     return "", ","
+
+
+def _separates_thousands(texts: Sequence[str], *, sure: bool) -> bool:
+    """Whether commas are between thousands: not decimal, because a number has two of them, or some
+    end with 0 and others have none; and, unless ``sure``, not between labels."""
+    grouped = [text for text in texts if "," in text]
+    if not grouped or not all(map(_MAYBE_GROUPED.fullmatch, texts)):
+        return False
+    padded = len(grouped) < len(texts) and any(text.endswith("0") for text in grouped)
+    not_decimal = padded or any(text.count(",") > 1 for text in grouped)
+    return not_decimal and (sure or _has_zero_groups(texts))
+
+
+def _has_zero_groups(texts: Sequence[str]) -> bool:
+    """Whether commas may be between thousands and a group begins with 0, as in "1,045", which
+    labels do not."""
+    return all(map(_MAYBE_GROUPED.fullmatch, texts)) and any(",0" in text for text in texts)
 
 
 def point_at_thousands(texts: Sequence[str]) -> str | None:

@@ -5,7 +5,10 @@ from typing import Any
 # Texts for missing values in files of R, pandas, SQL, spreadsheets and the UCI repository. As
 # labels they are only reported: "NA" can be a country, and "None" a class.
 _MARKS = frozenset(
-    ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", r"\N", "?")
+    (
+        *("NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", r"\N", "?"),
+        *("#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"),
+    )
 )
 # Lower-case texts for missing values in columns of numbers.
 _NO_NUMBERS = frozenset((*(mark.lower() for mark in _MARKS), "-", "--", "."))
