@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from ownbert.fitting.comparison import ComparedModel, Comparison, deciding
+from ownbert.fitting.findings import _curve
 from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 from ownbert.views.linear_models import log_softmax
+from ownbert.views.view_features import Texts
 
 
 def rows_with(labels: list[str], **options: str) -> LabelledRows:
@@ -70,6 +72,22 @@ def test_a_model_that_is_clearly_better_is_used_alone():
     worse[wrong] = np.roll(worse[wrong], 1, axis=1)
     compared.blended = compared.judge(replace(own.found, scores=worse))
     assert compared.alone is models[0]
+
+
+def test_the_curve_over_rows_is_that_of_decisions():
+    """With a rare positive label its F1 was 0 at every size: more labels would hardly help."""
+    rng, rows = np.random.default_rng(0), []
+    for i in range(1600):
+        yes = i % 10 == 0
+        words = rng.integers(0, 400, 12) // (5 if yes and i % 20 else 1)
+        label = "yes" if yes else "no"
+        rows.append({"text": " ".join(f"w{word}" for word in words), "label": label})
+    table = table_of(rows)
+    found = read_labelled(find_task(table, ColumnNames(), None), table, None, seed=0)
+    compared = Comparison(found, [linear("tfidf", scores_for(found, rng, 1.2))], "f1")
+    curve = _curve(compared, Texts(found.texts(), "words"))
+    assert curve is not None
+    assert curve.scores.min() > 0.1
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "mcc", "accuracy", "log_loss"])

@@ -315,12 +315,16 @@ class Comparison:
         """The results of a single candidate, for all held-out rows or those of the first fold; what
         is fitted for a row is fitted on other rows."""
         if model.name not in self._adjusted:
-            scores, fitting = known_logits(model), self._fitting(model)
-            fitting["unknown"] = [_unknown_rows(model)]
-            fitting["clusters"] = self.clusters[: len(scores)]
-            found = cross_fitted([scores], self.targets[: len(scores)], self.counts, **fitting)
-            self._adjusted[model.name] = self.judge(found)
+            fitting = {**self._fitting(model), "unknown": [_unknown_rows(model)]}
+            self._adjusted[model.name] = self.judged(known_logits(model), **fitting)
         return self._adjusted[model.name]
+
+    def judged(self, scores: np.ndarray, **fitting: Any) -> Judged:
+        """The results of a model with logits (N, C), or (n, C) of the first fold; what is fitted
+        for a row is fitted on other rows."""
+        count, fitting = len(scores), {**self._options, **fitting}
+        fitting["clusters"] = self.clusters[:count]
+        return self.judge(cross_fitted([scores], self.targets[:count], self.counts, **fitting))
 
     def by_itself(self, model: ComparedModel) -> FittedBlend:
         """The factor, offsets and decision of a candidate that is used alone."""

@@ -316,13 +316,13 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
             continue
         scores = []
         for _ in range(draws):
-            subset = rng.permutation(learn)[:count]
+            # Whole clusters, in random order.
+            order = rng.permutation(len(rows.rows))[rows.clusters[learn]]
+            subset = learn[np.argsort(order, kind="stable")[:count]]
             if len({str(rows.rows[i].target) for i in subset}) < 2:
                 continue
             model = fit_linear(features[subset], rows.targets[subset], _CURVE_STRENGTH)
-            own = model.scores(features[held_out])
-            zeros = np.zeros(own.shape), np.zeros(len(own), bool)
-            scores.append(compared.judge(Decided(own, *zeros)).value())
+            scores.append(compared.judged(model.scores(features[held_out])).value())
         if scores:
             points.append((count, *scores))
     try:
