@@ -118,6 +118,7 @@ cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\
 @settings(max_examples=60)
 @given(table=st.lists(st.tuples(cells, cells), min_size=1))
 def test_plain_tsv_is_read_as_ever(tmp_path_factory: pytest.TempPathFactory, table):
+    table.append(("the end", ""))  # empty rows at the end are left out
     path = saved(
         tmp_path_factory.mktemp("tsv"), "a.tsv", "x\ty\n" + "".join(f"{a}\t{b}\n" for a, b in table)
     )
@@ -145,6 +146,7 @@ def test_quotes_escaped_by_backslashes(tmp_path_factory: pytest.TempPathFactory,
     )
     # It starts with a row that only backslashes explain.
     first = ('say "a", "b"', "1")
+    table.append(("the end", ""))  # empty rows at the end are left out
     writer.writerows([("x", "y"), first, *table])
     path = saved(tmp_path_factory.mktemp("csv"), "a.csv", stream.getvalue())
     assert [fields for _, fields in rows(path)] == [first, *table]
@@ -188,6 +190,17 @@ def test_a_header_inside_the_rows_is_left_out_with_a_warning(tmp_path: Path, nam
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rows(saved(tmp_path, "b.csv", "text\na\ntext\n"))[1] == (3, ("text",))
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ";"), ("a.tsv", "\t")])
+def test_what_spreadsheets_leave_behind_rows_is_left_out(tmp_path: Path, name: str, mark: str):
+    content = "text,label\na,1,,\n,\nb,2, \n,,,\n,\n\n,\n".replace(",", mark)
+    path = saved(tmp_path, name, content)
+    with pytest.warns(InputWarning, match="empty rows at the end, left out: 3$"):
+        assert [fields for _, fields in rows(path)] == [("a", "1"), ("", ""), ("b", "2")]
+    path = saved(tmp_path, name, "text,label\na,1,,x\n".replace(",", mark))
+    with pytest.raises(InputError, match="line 2: 4 fields, but the header has 2"):
+        rows(path)
 
 
 @pytest.mark.parametrize("quiet", [(), ("--quiet",)])

@@ -44,7 +44,8 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[_Row]]:
     """The column names in the first line, stripped of spaces, and the rows after it.
 
     Rows that repeat the header, as in concatenated files, are skipped with a warning at the end. In
-    a single column such a row is a text.
+    a single column such a row is a text. So are rows at the end whose fields are all empty, as
+    spreadsheets write them. Empty fields behind those of the header are ignored.
 
     Raises:
         InputError: there is no header; or, during iteration, a row has another number of fields.
@@ -58,9 +59,18 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[_Row]]:
 
 def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Iterator[_Row]:
     repeated: list[int] = []
+    empty: list[int] = []  # rows so far without any value, which may be the last ones
     for number, fields in rows:
+        if len(fields) > len(names) > 1 and not any(map(str.strip, fields[len(names) :])):
+            del fields[len(names) :]
         if len(fields) != len(names):
             raise InputError(_wrong_count(path, number, len(fields), len(names)))
+        if len(names) > 1 and not any(fields):
+            empty.append(number)
+            continue
+        for line in empty:
+            yield line, [""] * len(names)
+        empty.clear()
         if (
             fields[0].strip() == names[0]
             and len(names) > 1
@@ -69,6 +79,8 @@ def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Ite
             repeated.append(number)
             continue
         yield number, fields
+    if empty:
+        warn_of_input(f"{path}: empty rows at the end, left out: {len(empty):,}")
     if repeated:
         times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
         warn_of_input(f"{path}, line {repeated[0]} repeats the header and is skipped{times}")

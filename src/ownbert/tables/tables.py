@@ -8,9 +8,9 @@ tabs imply the csv rules (a quoted field may contain separators and line breaks;
 doubled, or escaped by backslashes if the file is otherwise malformed). With tabs a row is a line
 and quotes are ordinary characters, except in a field that is quoted as a whole: it starts and ends
 with a quote and every quote inside is doubled. A row with a wrong number of fields by these rules
-and the right number by the csv rules is read by the latter. Rows that repeat the header are skipped
-with a warning. A .json file has one object per line, like .jsonl. Rows in memory (``MemoryTable``)
-are read in the same way.
+and the right number by the csv rules is read by the latter. Rows that repeat the header, and
+empty rows at the end, are skipped with a warning. A .json file has one object per line, like
+.jsonl. Rows in memory (``MemoryTable``) are read in the same way.
 """
 
 import json
