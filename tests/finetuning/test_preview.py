@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_the_command_shows_all_and_writes_nothing(pretrained: Path, topics: Path
     recipe, _, rest = text.partition("\n\n")
     assert yaml.safe_load(recipe)["data"]["train"] == str(odd)
     assert rest.startswith("64 training and 30 dev documents, 3 labels")
-    assert "columns, training: 'text' as input, 'label' as target" in rest
+    assert "columns: 'text' as input, 'label' as target" in rest
     assert line_of(rest, "labels, dev:") == "labels, dev: blue 33.3%, green 33.3%, red 33.3%"
     assert "longest 48; 1 documents are cut at 48" in line_of(rest, "tokens per sequence")
     assert f"{odd}, line 2 (red) and {odd}, line 62 (blue)" in rest
@@ -157,7 +158,7 @@ def test_columns_of_numbers_are_named(pretrained: Path, tmp_path: Path, column: 
     path.write_text("mood,joy,anger,text\n" + "\n".join(rows) + "\n")
     text = preview_finetuning("regress", model=pretrained, train=path, label_column=column)
     named = ", ".join(repr(name) for name in column.split(","))
-    assert f"columns, training: 'text' as input, {named} as target" in text
+    assert f"columns: 'text' as input, {named} as target" in text
 
 
 def test_training_warns_of_the_same_rows(pretrained: Path, topics: Path, tmp_path: Path, capfd):
@@ -167,3 +168,13 @@ def test_training_warns_of_the_same_rows(pretrained: Path, topics: Path, tmp_pat
     finetune(model=pretrained, train=rows, dev=rows, output=tmp_path / "out", max_steps=1)
     said = capfd.readouterr().out
     assert "warning: 60 of 60 dev documents are training documents too" in said
+
+
+def test_training_names_the_columns_that_are_not_used(pretrained: Path, tmp_path: Path, capfd):
+    from ownbert import finetune
+
+    rows = [{"Verlauf": f"red{i} 9", "text_pair": "x", "label": "ab"[i % 2]} for i in range(8)]
+    how: Any = {"model": pretrained, "output": tmp_path / "out", "max_steps": 1}
+    finetune(train=rows, text_column="Verlauf", **how)
+    said = capfd.readouterr().out
+    assert "columns: 'Verlauf' as input, 'label' as target (not used: text_pair)" in said

@@ -462,6 +462,7 @@ class FinetuningRun(TrainingRun):
             f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
+            *splits.columns_read(),
             *task.notes(),
             *splits.notes,
             *self._describe_weights(),

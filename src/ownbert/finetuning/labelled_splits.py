@@ -246,6 +246,15 @@ class LabelledSplits:
             parts.append(LabelledSplit("dev", self.dev_rows, source, task.unit, sets))
         return parts
 
+    def columns_read(self) -> Iterator[str]:
+        """The columns of the training rows and the others, which are not used."""
+        train = self.tables[0]
+        if train is None:
+            return
+        others = self.split.named(train).values()
+        if columns := self.task.describe_columns(train, others):
+            yield f"columns: {columns}"
+
     def truncation_warnings(self) -> Iterator[str]:
         """Warnings about rows that were too long."""
         for rows, data, what in (

@@ -72,8 +72,8 @@ def _settings(run: FinetuningRun) -> str:
 
 
 def _columns(run: FinetuningRun) -> Iterator[str]:
-    """The columns read by tasks with texts and labels in a table."""
-    for part in run.splits.parts:
+    """The columns of dev rows of tasks with texts and labels in a table."""
+    for part in run.splits.parts[1:]:
         others = run.splits.split.named(part.source) if part.source else {}
         if columns := run.task.describe_columns(part.source, others.values()):
             yield f"columns, {part.name}: {columns}"
