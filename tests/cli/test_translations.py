@@ -51,7 +51,7 @@ NOT_TRANSLATED = (
 NOT_PROSE = {
     "No such command '(.+?)'",
     "No such option: (-\\d\\S*)",
-    *("not enough memory", "special tokens around texts"),
+    "not enough memory",
     *("fit dashed", '"number bar"', "scroll tall", "not bold cyan", "translate score"),
     *(
         "Invalid value for",
@@ -142,6 +142,10 @@ def test_translations_are_chinese_and_keep_their_values():
         ("no such folder: a b", "目录不存在：a b"),
         ("--seed is 'x'; it must be a whole number", "--seed 为 'x'；须为整数"),
         ("train.csv, line 7: the label is empty", "train.csv 第 7 行：标签为空"),
+        ("cannot resume from a: an earlier version of ownbert began it with other special tokens "
+         "around texts; continue with that version, or start over with --overwrite",
+         "无法从 a 继续：它由 ownbert 的早期版本开始，文本前后的特殊词元 与现在不同；"
+         "请用那个版本继续，或用 --overwrite 重新开始"),
         ("row 3: no row has a label", "第 3 行：没有带标签的行"),
         ("a.json: config: there are no words", "a.json：config: there are no words"),
         ("a.csv has no column 'x'; the columns are: a, b; choose with --text-column",

@@ -52,14 +52,14 @@ def _network_problem(report: Report) -> str:
         ours, theirs = report.comparable(network, baseline)
         return (
             f"; the network of this folder has only {ours:.3f}, far "
-            f"below a linear model ({theirs:.3f}): use ownbert predict, or train it longer"
+            f"below a linear model ({theirs:.3f}): use ownbert predict, not the network alone"
         )
     least = max(FAR_BELOW_BEST, 2 * (network.spread or 0.0))
     if report.gain(report.winner, network) > least:
         ours, theirs = report.comparable(network, report.winner)
         return (
             f"; the network of this folder has only {ours:.3f} where the best model has "
-            f"{theirs:.3f}: use ownbert predict, or train it longer"
+            f"{theirs:.3f}: use ownbert predict, not the network alone"
         )
     return ""
 
@@ -266,9 +266,15 @@ def _no_network(report: Report) -> list[Advice]:
         return [Advice("do", sentence, failure)]
     if network is None:
         what = "only linear models were fitted, no network was trained"
-    else:
-        what = "the network scores far below the linear models"
-    return [Advice("do", f"Use more --minutes: {what}.", figure)]
+        return [Advice("do", f"Use more --minutes: {what}.", figure)]
+    assert baseline is not None
+    ours, theirs = report.comparable(network, baseline)
+    sentence = (
+        f"Use ownbert predict, which predicts with {report.winner.name}, and not the network of "
+        "the folder alone, which scores far below the linear models. More --minutes or more "
+        "unlabelled texts may improve it; for some data, words and codes alone decide."
+    )
+    return [Advice("do", sentence, f"{report.metric} {ours:.3f}; {baseline.name} {theirs:.3f}")]
 
 
 def _network_failure(report: Report) -> str | None:
