@@ -57,6 +57,8 @@ def test_words_to_show_are_codes_between_separators():
 def test_codes_with_rare_separators_stay_whole():
     assert text_kind([f"A{i} B{i} C/{i} D{i} E{i}" for i in range(200)]) == "ids"
     assert text_kind([f"{i},{i + 1} x{i}" for i in range(0, 400, 2)]) == "ids"  # no part twice
+    rare = [f"{i},{i + 1} x{i}" for i in range(0, 400, 2)]
+    assert text_kind([*rare, "0,399 2,397"]) == "ids"  # few parts twice
 
 
 def test_each_kind_is_split_in_its_way():

@@ -17,7 +17,7 @@ def part_spans(token: str) -> list[tuple[int, int]]:
 
 def are_joined(tokens: Sequence[str]) -> bool:
     """Whether tokens between whitespace are codes joined by separators: many have such a mark, and
-    their parts occur more often on average than the tokens themselves."""
+    their parts repeat more than the tokens themselves."""
     parts = [[part for part in _JOINS.split(token) if part] for token in tokens]
     joined = sum(
         len(each) > 0 and each != [token] for each, token in zip(parts, tokens, strict=True)
@@ -25,6 +25,8 @@ def are_joined(tokens: Sequence[str]) -> bool:
     if not joined or joined < _JOINED * len(tokens):
         return False
     flat = [part for each in parts for part in each]
-    # Long lists of codes are all different, whatever the number of codes.
-    repeat_more = len(set(flat)) * len(tokens) < len(set(tokens)) * len(flat)
-    return len(tokens) < _FEW or repeat_more
+    distinct, distinct_tokens = len(set(flat)), len(set(tokens))
+    # Long lists of codes are all different, whatever the number of codes: there the codes must
+    # occur twice as often.
+    in_lists = 2 * distinct * len(tokens) <= distinct_tokens * len(flat)
+    return len(tokens) < _FEW or distinct < distinct_tokens or in_lists
