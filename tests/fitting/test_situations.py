@@ -24,7 +24,7 @@ import pytest
 
 import ownbert
 from ownbert.finetuning import default_settings
-from ownbert.fitting import findings, fit, minutes_curve, steps
+from ownbert.fitting import findings, fit, minutes_curve, own_network, steps
 from ownbert.fitting.report import report as written_report
 from ownbert.fitting.teaching import student
 from support.cli import run_cli
@@ -214,7 +214,7 @@ PARTS: Sequence[tuple[Any, str]] = (
 )
 NETWORKS: Sequence[tuple[Any, str]] = (
     (steps, "fit_probe"),
-    (fit, "copy_network"),
+    (own_network, "copy_network"),
     (steps, "copy_network"),
     (student, "finetune_on"),
     (student, "taught_texts"),

@@ -39,6 +39,7 @@ _KEYS = checks.record(
         "labels": _COUNTS,
         "numbers": checks.maybe(_QUANTILES),
         "confidence": checks.maybe(_QUANTILES),
+        "outcomes": checks.maybe(checks.whole(0, limits.COUNT)),
     },
     required=("format", "rows", "kind", "lengths", "words", "rare", "rare_deviation", "labels"),
 )
@@ -58,6 +59,7 @@ class RowSummary:
         labels: number of rows (for tags: of words) with each label.
         numbers: percentiles of the targets or predictions, if they are numbers.
         confidence: percentiles of the score of the prediction, if there are predictions.
+        outcomes: number of rows with targets or predictions, if not all rows have them.
     """
 
     rows: int
@@ -69,6 +71,7 @@ class RowSummary:
     labels: Mapping[str, int]
     numbers: Sequence[float] | None = None
     confidence: Sequence[float] | None = None
+    outcomes: int | None = None
 
     def write(self, folder: Path) -> None:
         """Write the summary into a model folder."""
@@ -109,7 +112,8 @@ def summarise(
     kind = text_kind(texts) if like is None else like.kind
     words_of = splitter(kind)
     split = [words_of(text) for text in texts]
-    counts = Counter(word for words in split for word in {*words})
+    # In the order of the texts: that of a set differs between processes.
+    counts = Counter(word for words in split for word in dict.fromkeys(words))
     if like is None:
         common = [pair for pair in counts.most_common(_MOST_WORDS) if pair[1] >= _FEWEST_TEXTS]
         known = dict(common)
@@ -121,7 +125,8 @@ def summarise(
     rare = [sum(word not in known for word in words) / len(words) for words in split if words]
     labels: Counter[str] = Counter()
     numbers: list[float] = []
-    for outcome in outcomes:
+    found = list(outcomes)
+    for outcome in found:
         for one in outcome if isinstance(outcome, list | tuple) else [outcome]:
             if isinstance(one, str):
                 labels[one] += 1
@@ -137,13 +142,24 @@ def summarise(
         labels=dict(labels),
         numbers=_percentiles(numbers) if numbers and not labels else None,
         confidence=_percentiles(scores) if len(scores) else None,
+        outcomes=len(found) if 0 < len(found) < len(rows) else None,
     )
 
 
-def write_training_rows(task: Any, rows: Sequence[Row], folder: Path) -> None:
-    """Write the summary of training rows and their targets into the folder of their model."""
-    targets = [row.target for row in rows] if task.name in OUTCOMES else ()
-    summarise(task, rows, targets).write(folder)
+def write_training_rows(
+    task: Any, rows: Sequence[Row], folder: Path, predictions: Sequence[Any] | None = None
+) -> None:
+    """Write the summary of training rows into the folder of their model.
+
+    Args:
+        task: their task.
+        rows: the rows, at least one.
+        folder: the folder.
+        predictions: predictions for held-out rows, which those for new rows are compared with: a
+            model may predict some labels more often than they are. None: the targets of the rows.
+    """
+    outcomes = [row.target for row in rows] if predictions is None else predictions
+    summarise(task, rows, outcomes if task.name in OUTCOMES else ()).write(folder)
 
 
 def _percentiles(values: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """Whether new rows resemble those that a model was trained on. N: new rows, M: earlier rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,8 @@ def _distances(before: RowSummary, now: RowSummary) -> list[RowDistance]:
         ("confidence", before.confidence, now.confidence),
     ):
         if earlier is not None and later is not None:
-            found.append(_quantile_distance(name, earlier, later, before, now))
+            sized = (replace(each, rows=each.outcomes or each.rows) for each in (before, now))
+            found.append(_quantile_distance(name, earlier, later, *sized))
     return found
 
 

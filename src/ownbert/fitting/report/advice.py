@@ -424,7 +424,7 @@ def _calibration(report: Report) -> list[Advice]:
         )
         return [Advice("do", sentence, f"error {error:.3f}, with temperature {after:.3f}")]
     pairs = zip(report.labels, calibration.classes, strict=False)
-    if wrong := [(label, own) for label, own in pairs if not own.calibrated]:
+    if wrong := [(label, own) for label, own in pairs if own.shifted and not own.calibrated]:
         label, own = max(wrong, key=lambda pair: pair[1].error - pair[1].by_chance)
         sentence = (
             f"The probabilities of {_listed([label])} are not well calibrated: their mean is "

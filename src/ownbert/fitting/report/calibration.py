@@ -12,6 +12,8 @@ _LOWEST, _HIGHEST = 0.1, 10.0
 # Lower bound of log-probabilities: a probability of exactly 0 would have an infinite loss.
 _FLOOR = -100.0
 _BINS = 10
+_NEARLY_1 = 0.1  # absolute log of temperatures that change little
+_TOLERANCE = 0.01  # errors beyond chance that do not matter
 _DRAWS = 200  # bootstrap samples for the error of calibrated probabilities
 
 
@@ -71,7 +73,7 @@ class Calibration:
         error: expected calibration error.
         error_after: expected calibration error after scaling, by 2-fold cross-fitting.
         helps: whether scaling reduces this error, the mean error of the classes, and the log loss,
-            and shifts the probabilities of no class.
+            and shifts the probabilities of no class; a temperature of nearly 1 does not.
         by_chance: 95th percentile of the error of perfectly calibrated probabilities, for the
             same number of rows.
         before: reliability curve without the temperature.
@@ -90,8 +92,9 @@ class Calibration:
 
     @property
     def calibrated(self) -> bool:
-        """Whether all errors may be due to chance."""
-        return self.error <= self.by_chance and all(each.calibrated for each in self.classes)
+        """Whether all errors may be due to chance, or are too small to matter."""
+        errors = [(each.error, each.by_chance) for each in (self, *self.classes)]
+        return all(error <= chance + _TOLERANCE for error, chance in errors)
 
 
 def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
@@ -170,12 +173,14 @@ def calibrate(log_probabilities: np.ndarray, targets: np.ndarray) -> Calibration
             (calibrated, classes_after, after),
         )
     ]
+    own_temperature = fit_temperature(scores, targets)
     return Calibration(
-        temperature=fit_temperature(scores, targets),
+        temperature=own_temperature,
         error=before.error,
         error_after=calibrated.error,
         helps=all(after < before for before, after in zip(*errors, strict=True))
-        and not any(each.shifted for each in classes_after),
+        and not any(each.shifted for each in classes_after)
+        and abs(np.log(own_temperature)) > _NEARLY_1,
         by_chance=_error_by_chance(probabilities.max(1)),
         before=before,
         after=calibrated,

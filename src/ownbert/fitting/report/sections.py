@@ -248,7 +248,7 @@ def _calibration(report: Report) -> Section | None:
     shown = tuple((translated(name), value) for name, value in rows)
     pairs = zip(report.labels, calibration.classes, strict=False)
     for label, own in sorted(pairs, key=lambda pair: pair[1].by_chance - pair[1].error):
-        if not own.calibrated and len(shown) < _MOST_ROWS:
+        if own.shifted and not own.calibrated and len(shown) < _MOST_ROWS:
             name = translated("mean probability of a label, and share of rows with it")
             shown += ((f"{name}: {_name(label)}", f"{own.mean:.1%}, {own.rate:.1%}"),)
     return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), shown)

@@ -41,7 +41,7 @@ def keep_held_out(
         embed: compute missing vectors, which takes time.
     """
     rows = compared.rows
-    write_training_rows(rows.task, rows.rows, folder)
+    write_training_rows(rows.task, rows.rows, folder, compared.used[2].predictions)
     held_out = rows.held_out
     others = np.setdiff1d(np.arange(len(rows.rows)), held_out)
     path = folder / "work" / PROBE_VECTORS

@@ -116,7 +116,9 @@ class Doubts:
         if self.least is not None:
             name = "possible" if self.task.label_sets else "labels"
             for output, labels in zip(found, self.sets(probabilities), strict=True):
-                output[name] = labels
+                # A label that is predicted although it is not the most probable is possible, too.
+                missing = {output.get("label")}.difference({None, *labels})
+                output[name] = [*labels, *missing]
         if self.threshold is not None:
             scores = self.scores(probabilities, rows)
             for output, score in zip(found, scores.tolist(), strict=True):
