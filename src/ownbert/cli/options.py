@@ -59,6 +59,10 @@ Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, show_default=U
 RareEncoding = Annotated[
     str | None, typer.Option(help=ENCODING_HELP, show_default=UTF8, hidden=True)
 ]
+ResultsJson = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the results to this file as JSON.")
+]
+ResultsPage = Annotated[Path | None, typer.Option(help="Write the results as a page.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
     str | None,

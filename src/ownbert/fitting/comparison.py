@@ -137,10 +137,18 @@ class Judged:
 
     def metrics(self, chosen: np.ndarray | None = None) -> Scores:
         """The metrics on some of the rows, by default on all."""
-        rows, decided, targets, scores = self.rows, self.decided, self.targets, self.scores
-        if chosen is not None:
-            rows, decided = ([each[i] for i in chosen] for each in (rows, decided))
-            targets, scores = targets[chosen], scores[chosen]
+        if chosen is None:
+            return self._of_all
+        rows, decided = ([each[i] for i in chosen] for each in (self.rows, self.decided))
+        return self._score(rows, decided, self.targets[chosen], self.scores[chosen])
+
+    @cached_property
+    def _of_all(self) -> Scores:
+        return self._score(self.rows, self.decided, self.targets, self.scores)
+
+    def _score(
+        self, rows: Sequence[Row], decided: Sequence[Any], targets: Targets, scores: np.ndarray
+    ) -> Scores:
         found = self.task.score(rows, decided)
         if self.task.name == "regress":
             return found
@@ -152,6 +160,8 @@ class Judged:
 
     def first(self, count: int) -> "Judged":
         """The first rows."""
+        if count >= len(self):
+            return self
         chosen = slice(count)
         parts = (self.rows[chosen], self.targets[chosen], self.found.rows(chosen))
         return Judged(self.task, *parts, self.metric)

@@ -42,10 +42,8 @@ def compare(
             max=limits.VOCABULARY,
         ),
     ] = 10,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the results to this file as JSON.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the results as a page.")] = None,
+    output: o.ResultsJson = None,
+    html: o.ResultsPage = None,
     *,
     columns: o.LabelledColumns,
     skip_unlabelled: o.SkipUnlabelled = False,

@@ -33,10 +33,8 @@ def drift(
             help="Exit with code 1 if a distance exceeds that of chance by more than this.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the results to this file as JSON.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the results as a page.")] = None,
+    output: o.ResultsJson = None,
+    html: o.ResultsPage = None,
     *,
     columns: o.TextColumns,
     encoding: o.Encoding = None,
