@@ -265,12 +265,12 @@ def test_tags_are_of_words_with_their_characters(tiny: Make):
     assert [each["score"] for each in words[0]] == [each["score"] for each in found]
 
 
-def test_tags_that_are_not_of_entities_are_given_word_by_word(tiny: Make):
-    found = tiny("tokens")("a b")
-    assert [{k: each[k] for k in ("index", "word", "start", "end")} for each in found] == [
-        {"index": 1, "word": "a", "start": 0, "end": 1},
-        {"index": 2, "word": "b", "start": 2, "end": 3},
-    ]
+def test_plain_tags_are_entities_too(tiny: Make):
+    predictor = tiny("tokens")
+    found, tags = predictor("a b"), predictor.predict("a b")
+    spans = [(0, 3)] if tags[0] == tags[1] else [(0, 1), (2, 3)]
+    assert [(each["start"], each["end"]) for each in found] == spans
+    assert found[0]["entity_group"] == tags[0]
 
 
 def test_questions(tiny: Make):

@@ -58,6 +58,14 @@ def test_other_letters_mean_the_same():
     assert not are_entity_tags(["O"])
 
 
+def test_adjacent_words_with_the_same_plain_tag_are_one_entity():
+    tags = ["PER", "PER", "O", "LOC", "PER", "B-x", "I-x", "B-x", "S-x"]
+    assert entities(tags, plain=True) == [
+        *(("PER", 0, 2), ("LOC", 3, 4), ("PER", 4, 5)),
+        *(("x", 5, 7), ("x", 7, 8), ("S-x", 8, 9)),
+    ]
+
+
 def test_single_tags_have_their_own_f1():
 
     truth, found = [["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "VB"], ["DT"]]

@@ -199,29 +199,42 @@ def test_long_sentences_are_learnt_window_by_window_each_word_once(tagger: Path)
         assert batch.layout.max_seqlen <= 48
 
 
-def test_parts_of_speech_are_learnt_and_told_apart(
+def test_plain_tags_are_entities_as_in_pipelines(
     tagged: Path, pretrained: Path, tmp_path: Path, capfd
 ):
     for name in ("train", "dev"):
         text = (tagged / f"{name}.conll").read_text()
-        (tmp_path / f"{name}.conll").write_text(text.replace("B-", "").replace("I-", "more"))
+        (tmp_path / f"{name}.conll").write_text(text.replace("B-", "").replace("I-", ""))
     tune(tmp_path, pretrained, tmp_path / "out", quiet=False)
     assert "the tags are not entity tags" in capfd.readouterr().out
     scores = evaluate(tmp_path / "out", tmp_path / "dev.conll")
     assert scores.f1 == scores.token_accuracy > 0.9
-    assert "entities" not in shown(tmp_path / "out", tmp_path / "dev.conll")[0]
-    # Like Transformers' pipeline, without the words tagged O.
     from transformers import pipeline
 
-    text = "w1 red2 w3 blue1"
-    theirs: Any = pipeline("token-classification", model=str(tmp_path / "out"))(text)
-    words = [(word["entity"], word["start"]) for word in Predictor(tmp_path / "out")(text)]
-    # ... which has tokens, of which the first of each word counts.
-    starts = {match.start() for match in re.finditer(r"\w+", text)}
-    assert words == [(t["entity"], t["start"]) for t in theirs if t["start"] in starts]
-    assert words == [("red", 3), ("blue", 11)]
+    text = "w1 red2 red7 w3 blue1 red5"
+    theirs: Any = pipeline(
+        "token-classification", model=str(tmp_path / "out"), aggregation_strategy="simple"
+    )
+    groups = theirs.group_entities(
+        [
+            {"entity": tag, "score": 1.0, "word": word, "start": 0, "end": 0}
+            for word, tag in zip(
+                text.split(), Predictor(tmp_path / "out").predict(text), strict=True
+            )
+        ]
+    )
+    found = Predictor(tmp_path / "out")(text)
+    pairs = [(each["entity_group"], each["word"]) for each in found]
+    assert pairs == [
+        (each["entity_group"], each["word"]) for each in groups if each["entity_group"] != "O"
+    ]
+    assert pairs == [("red", "red2 red7"), ("blue", "blue1"), ("red", "red5")]
+    assert all(text[each["start"] : each["end"]] == each["word"] for each in found)
+    (tmp_path / "a.txt").write_text(text)
+    (row,) = shown(tmp_path / "out", tmp_path / "a.txt")
+    assert [(each["type"], each["text"]) for each in row["entities"]] == pairs
     explained = ownbert.explain(tmp_path / "out", [text], method="gradient_x_input")
-    assert [each.target for each in explained] == ["red: red2", "blue: blue1"]
+    assert [each.target for each in explained] == [": ".join(pair) for pair in pairs]
 
 
 def test_predictions_of_plain_text(tagger: Path, tmp_path: Path):

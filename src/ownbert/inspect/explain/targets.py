@@ -22,7 +22,6 @@ from ownbert.tasks.row_objectives import mean_per_row, pad_choices
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_objectives import vectors_of_rows
 from ownbert.tasks.task import Task
-from ownbert.tasks.token_classification.entities import OUTSIDE, are_entity_tags, entities
 
 Score = Callable[[Tensor, Batch], Tensor]
 # Number of most probable predictions shown with an explanation.
@@ -185,15 +184,11 @@ def _choice(example: Example, raw: np.ndarray, target: str | None) -> Target:
 def _tags(
     task: Any, row: Row, example: Example, raw: np.ndarray, target: str | None
 ) -> list[Target]:
-    """One target per entity; for other tags, one per word whose tag is not O."""
+    """One target per entity."""
     assert example.tags is not None
     first = np.flatnonzero(example.tags >= 0)  # first token of each word
     predicted = raw.argmax(-1)
-    tags = [task.labels[i] for i in predicted]
-    if are_entity_tags(task.labels):
-        spans = [(kind, start, end) for kind, start, end in entities(tags)]
-    else:
-        spans = [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != OUTSIDE]
+    spans = task.entities([task.labels[i] for i in predicted])
     if target is not None:
         kinds = {kind for kind, _, _ in spans}
         if target not in kinds:

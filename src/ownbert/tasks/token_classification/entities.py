@@ -4,7 +4,8 @@ metrics.
 A tag is O, or a letter and a type: B begins an entity, I (M) continues it, E (L) ends it, S (U) is
 a single word; so BIO, IOBES, BILOU and BMES are all supported. A continuation without a beginning
 begins an entity, so that every tag sequence is valid. The entities are those of seqeval's default
-mode.
+mode. Tags without letters (PER, LOC, O) are plain: their entities are those of Transformers
+pipelines with aggregation_strategy "simple".
 """
 
 import re
@@ -17,6 +18,7 @@ import numpy as np
 from ownbert.tasks.metrics import Scores, label_scores, score_labels
 
 _TAG = re.compile(r"([BIESMLU])(?:-(.+))?")
+_PLAIN = re.compile(r"(?:([BI])-)?(.+)", re.DOTALL)
 _SYNONYMS = {"M": "I", "L": "E", "U": "S"}
 OUTSIDE = "O"
 # Type, index of the first word, and index after the last word.
@@ -29,20 +31,27 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
     return bool(others) and all(map(_TAG.fullmatch, others))
 
 
-def _parsed(tag: str) -> tuple[str, str]:
+def _parsed(tag: str, *, plain: bool = False) -> tuple[str, str]:
     """B, I, E, S or O, and the type, "_" if there is none."""
-    match = None if tag == OUTSIDE else _TAG.fullmatch(tag)
+    match = None if tag == OUTSIDE else (_PLAIN if plain else _TAG).fullmatch(tag)
     if match is None:
         return OUTSIDE, "_"
-    return _SYNONYMS.get(match[1], match[1]), match[2] or "_"
+    letter = match[1] or "I"
+    return _SYNONYMS.get(letter, letter), match[2] or "_"
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in order and without overlap."""
+def entities(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
+    """The entities of a sentence, in order and without overlap.
+
+    Args:
+        tags: one tag per word.
+        plain: whether tags are types: adjacent words with the same tag are one entity.
+    """
     spans: list[Entity] = []
     kind, start = None, 0
     before = OUTSIDE
-    for place, (letter, parsed_kind) in enumerate(map(_parsed, [*tags, OUTSIDE])):
+    parsed = (_parsed(tag, plain=plain) for tag in [*tags, OUTSIDE])
+    for place, (letter, parsed_kind) in enumerate(parsed):
         if kind is not None and (letter in "OBS" or parsed_kind != kind or before in "ES"):
             spans.append((kind, start, place))
             kind = None

@@ -22,6 +22,7 @@ from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
     OUTSIDE,
+    Entity,
     are_entity_tags,
     continuation_tag,
     entities,
@@ -205,26 +206,39 @@ class TaggingTask(Task):
         """The sentence with its tags and entities.
 
         Returns:
-            text, words, tags, and entities with their character spans; the score of an entity is
-            the mean probability of its tags.
+            text, words, tags, and entities (if there is a tag O, or B- and I-) with their character
+            spans; the score of an entity is the mean probability of its tags.
         """
         text, _ = text_of(row)
         output: Any = {"text": text, "words": list(row.texts), "tags": list(decided.tags)}
-        if are_entity_tags(self.labels):
+        if OUTSIDE in self.labels or are_entity_tags(self.labels):
             output["entities"] = [
                 {"type": kind, "start": start, "end": end, "text": part, "score": round(score, 6)}
-                for kind, score, part, start, end in _spans(decided, row)
+                for kind, score, part, start, end in self._spans(decided, row)
                 if options.threshold is None or score >= options.threshold
             ]
         return output
 
     def answer(self, decided: TaggedSentence, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """Entities in the format of Transformers pipelines with aggregation_strategy "first"; for
-        other tags, the words with a tag other than O, as without aggregation."""
-        if are_entity_tags(self.labels):
-            names = ("entity_group", "score", "word", "start", "end")
-            return [dict(zip(names, span, strict=True)) for span in _spans(decided, row)]
-        return [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
+        """Entities in the format of Transformers pipelines with aggregation_strategy "first", or
+        "simple" for plain tags."""
+        names = ("entity_group", "score", "word", "start", "end")
+        return [dict(zip(names, span, strict=True)) for span in self._spans(decided, row)]
+
+    def entities(self, tags: Sequence[str]) -> list[Entity]:
+        """The entities of a sentence, also of plain tags."""
+        return entities(tags, plain=not are_entity_tags(self.labels))
+
+    def _spans(
+        self, decided: TaggedSentence, row: Row
+    ) -> Iterator[tuple[str, float, str, int, int]]:
+        """Yield the entities of a sentence: type, mean probability of their tags, text, and
+        character span, end exclusive."""
+        text, starts = text_of(row)
+        for kind, first, after in self.entities(decided.tags):
+            start, end = starts[first], starts[after - 1] + len(row.texts[after - 1])
+            score = float(decided.probabilities[first:after].mean())
+            yield kind, score, text[start:end], start, end
 
     def plain(self, decided: TaggedSentence, row: Row) -> list[str]:
         return list(decided.tags)
@@ -266,12 +280,3 @@ def tagged_words(decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
     names = ("entity", "score", "index", "word", "start", "end")
     words = zip(decided.tags, scores, indices, row.texts, starts, ends, strict=True)
     return [dict(zip(names, word, strict=True)) for word in words]
-
-
-def _spans(decided: TaggedSentence, row: Row) -> Iterator[tuple[str, float, str, int, int]]:
-    """Yield the entities of a sentence: type, mean probability of their tags, text, and character
-    span, end exclusive."""
-    text, starts = text_of(row)
-    for kind, first, after in entities(decided.tags):
-        start, end = starts[first], starts[after - 1] + len(row.texts[after - 1])
-        yield kind, float(decided.probabilities[first:after].mean()), text[start:end], start, end
