@@ -193,7 +193,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Any, int]] = {
         3,
     ),
     "regress": ("classification", {"ownbert_task": {"name": "regress"}}, "a b", 3),
-    "tags": ("tokens", {}, "a b c", 3),
+    "tags": ("tokens", {"id2label": {"0": "B-x", "1": "B-y", "2": "B-z"}}, "a b c", 3),
     "answer": ("span", {}, {"question": "a", "context": "b c"}, 1),
     "choose": ("choice", {}, ("a", ["b", "c", "d"]), 1),
     "mask": ("mlm", {}, "a [MASK] c", 1),

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 
