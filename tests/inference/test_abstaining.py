@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 
 import ownbert
 from ownbert.exceptions import InputError
+from ownbert.inference.abstaining.calibrate import models_of
 from ownbert.inference.abstaining.held_out import HeldOut
 from ownbert.inference.abstaining.scope import Scope
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.run.file_names import HELD_OUT
+from ownbert.tasks.classification import weighted
 from ownbert.tasks.metrics import auroc, risk_curve
 from support.cli import refusal, run_cli
 from support.shared import made_once
@@ -116,6 +119,46 @@ def test_a_folder_of_fit_keeps_what_its_held_out_rows_teach(fitted: Path):
     assert 0.8 < scores.set_size < 4
     assert scores.refused < 0.25
     assert scores.answered_accuracy >= scores.accuracy
+
+
+def test_a_rare_label_that_is_predicted_below_one_half_is_not_unknown_for_that(tmp_path: Path):
+    rng = random.Random(0)
+
+    def rows(count: int) -> list[tuple[str, str]]:
+        found = []
+        for _ in range(count):
+            label = "yes" if rng.random() < 0.1 else "no"
+            share = 0.45 if label == "yes" else 0.12
+            words = ("bad" if rng.random() < share else "w" for _ in range(7))
+            found.append((" ".join(f"{word}{rng.randint(0, 40)}" for word in words), label))
+        return found
+
+    ownbert.fit(*zip(*rows(600), strict=True), minutes=0.05, output=tmp_path / "m", quiet=True)
+    model, texts = ownbert.Predictor(tmp_path / "m"), [text for text, _ in rows(600)]
+    labels, found = model.predict(texts), model(texts, unknown=0.15)
+    scores = [row["score"] for row in found]
+    assert any(own == "yes" and p < 0.5 for own, p in zip(labels, scores, strict=True))
+    refused = {
+        label: [row["unknown"] for row, own in zip(found, labels, strict=True) if own == label]
+        for label in ("yes", "no")
+    }
+    assert 0.05 < np.mean([row["unknown"] for row in found]) < 0.25
+    assert np.mean(refused["yes"]) < 0.8  # it was 1
+    assert sum(refused["no"]) > sum(refused["yes"]) / 2  # near the threshold, on both sides
+    # The most confident rows of the curve of errors are also those far from the threshold.
+    decision = model.rows_predictor.task.decision  # pyright: ignore
+    own = np.asarray([[0.55, 0.45], [0.1, 0.9]])
+    preferred = weighted(own, decision)
+    assert preferred.argmax(1).tolist() == [1, 1]
+    assert preferred.sum(1) == pytest.approx(1)
+    # Files of earlier versions have the scores of probabilities: so do the texts.
+    saved = HeldOut.load(tmp_path / "m" / HELD_OUT, ("no", "yes"), models_of(model.rows_predictor))
+    assert saved is not None
+    np.testing.assert_allclose(saved.doubt(own), 1 - preferred.max(1))
+    earlier = replace(saved, decision=None)
+    earlier.save(tmp_path / "m" / HELD_OUT)
+    first = ownbert.Predictor(tmp_path / "m")(texts[:1], unknown=0.15)[0]
+    assert first["unknown_score"] == pytest.approx(min(scores[0], 1 - scores[0]), abs=1e-3)
 
 
 def test_answers_in_memory_and_in_files(fitted: Path, tmp_path: Path):

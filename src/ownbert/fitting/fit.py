@@ -443,7 +443,8 @@ class Fit:
         rows, recipe = self.rows, self.recipe
         compared = self.steps.compared()
         seconds = self.budget.left_for_report / 2
-        gains = self.attempt(_GAINS, partial(gains_of_all_rows, rows), seconds=seconds)
+        make = partial(gains_of_all_rows, rows, compared.used[1].decision)
+        gains = self.attempt(_GAINS, make, seconds=seconds)
         report = self.attempt(
             "the report",
             lambda: make_report(compared, self.given, self.folder, self.points, self.attempt),

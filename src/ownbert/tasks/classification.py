@@ -55,7 +55,7 @@ class LabelDecision:
 
     Args:
         probabilities: (C) probability of each label.
-        preferences: (C) the label with the largest value is predicted.
+        preferences: (C) the same weighted by the decision: the label with the largest is predicted.
     """
 
     probabilities: np.ndarray
@@ -99,14 +99,13 @@ class SingleLabelTask(Task):
     decision: tuple[float, ...] | None = None
 
     def preferences(self, probabilities: np.ndarray) -> np.ndarray:
-        """(..., C) values of which the largest belongs to the predicted label.
+        """(..., C) probabilities weighted by the decision, of which the largest belongs to the
+        predicted label.
 
         Args:
             probabilities: (..., C).
         """
-        if self.decision is None:
-            return probabilities
-        return np.log(np.maximum(probabilities, _SMALLEST)) + np.asarray(self.decision)
+        return weighted(probabilities, self.decision)
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> LabelDecision:
         """The prediction for a row; the most probable label if nothing of the row is known
@@ -238,9 +237,10 @@ class SingleLabelTask(Task):
     def score(self, rows: Sequence[Row], decided: Sequence[LabelDecision]) -> Scores:
         truth = [self.label_indices[row.target] for row in rows]
         probabilities = np.stack(decided)  # pyright: ignore
-        predicted = np.stack([each.preferences for each in decided]).argmax(1)
+        preferences = np.stack([each.preferences for each in decided])
+        predicted = preferences.argmax(1)
         scores = score_labels(truth, predicted, self.labels)
-        scores = replace(scores, risk=risk_curve(probabilities, predicted == truth))
+        scores = replace(scores, risk=risk_curve(preferences, predicted == truth))
         return self._ranked(scores, np.asarray(truth), probabilities)
 
     def _ranked(self, scores: Scores, truth: np.ndarray, probabilities: np.ndarray) -> Scores:
@@ -316,6 +316,16 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
             Row(row.line, row.texts, name, features=row.features)
             for row, name in zip(rows, names, strict=True)
         ]
+
+
+def weighted(
+    probabilities: np.ndarray, decision: Sequence[float] | np.ndarray | None
+) -> np.ndarray:
+    """Probabilities (..., C) of labels with other frequencies: ``decision`` (C) is added to their
+    logarithms. None: unchanged."""
+    if decision is None:
+        return probabilities
+    return softmax(np.log(np.maximum(probabilities, _SMALLEST)) + np.asarray(decision))
 
 
 def positive_of(labels: Sequence[str]) -> str | None:

@@ -282,19 +282,19 @@ def _matthews(confusion: np.ndarray) -> float:
     return float(covariance / np.sqrt(variances)) if variances > 0 else 0.0
 
 
-def risk_curve(probabilities: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float], ...]:
+def risk_curve(preferences: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float], ...]:
     """The error rate as a function of coverage, most confident rows first.
 
     Args:
-        probabilities: (N, C).
-        right: (N) whether the most probable label is correct.
+        preferences: (N, C) probabilities, weighted by the decision of the task.
+        right: (N) whether the label with the largest is correct.
 
     Returns:
         Pairs of coverage and error rate among the answered rows.
 
     Source: El-Yaniv and Wiener 2010, "On the Foundations of Noise-free Selective Classification".
     """
-    order = np.argsort(-probabilities.max(1), kind="stable")
+    order = np.argsort(-preferences.max(1), kind="stable")
     wrong = np.cumsum(~right[order]) / np.arange(1, len(order) + 1)
     places = np.unique(np.linspace(1, len(order), min(_POINTS, len(order))).round().astype(int))
     return tuple((float(n / len(order)), float(wrong[n - 1])) for n in places)

@@ -61,11 +61,15 @@ def keep_held_out(
     ).save(folder / HELD_OUT)
 
 
-def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
+def gains_of_all_rows(rows: LabelledRows, decision: np.ndarray) -> np.ndarray | None:
     """The expected gain of final models over those of the folds, which have fewer training rows.
 
     Linear models are trained on the rows of each fold, and again without as many rows as the fold
     holds out. Errors are assumed to be linear in 1 / rows, on the scale of log-odds.
+
+    Args:
+        rows: the labelled rows.
+        decision: (C) by which the selected model chooses labels.
 
     Returns:
         See ``learn``; None if the final models are not trained on more rows, or if there are so
@@ -91,7 +95,7 @@ def gains_of_all_rows(rows: LabelledRows) -> np.ndarray | None:
     own, less = (np.concatenate(each) for each in scores)
     weights, _ = fit_blend([own], targets)
     odds, odds_less = (
-        logit(sorted_errors(from_scores("classify", each * weights[0]), targets.values))
+        logit(sorted_errors(from_scores("classify", each * weights[0]), targets.values, decision))
         for each in (own, less)
     )
     inverse, inverse_less = len(rows.rows) / sizes

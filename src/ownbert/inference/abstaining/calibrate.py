@@ -24,6 +24,7 @@ from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws
 from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
+from ownbert.tasks.classification import weighted
 from ownbert.tasks.related_rows import row_key
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.views import PROBE
@@ -135,8 +136,8 @@ def learn(
         source: description of the rows for the user.
         vectors: (rows and more, D) vectors of the network before it was trained on the labels;
             False: use no vectors, only the highest probability.
-        gains: (2, N) change of the log-odds of the sorted errors, 1 minus the probability of the
-            label and 1 minus the highest one, from these models to those that are used.
+        gains: (2, N) change of the log-odds of ``sorted_errors`` from these models to those that
+            are used.
     """
     task: Any = opened.task
     if not task.counts_labels or task.label_sets:
@@ -144,7 +145,7 @@ def learn(
         labels = tuple(task.labels)
         return HeldOut(labels, source, models_of(opened), missing, np.zeros(1))
     targets = np.asarray([task.target(row) for row in rows])
-    missing, doubt = errors = sorted_errors(probabilities, targets)
+    missing, doubt = errors = sorted_errors(probabilities, targets, task.decision)
     if gains is not None:
         missing, doubt = np.sort(expit(logit(errors) + gains))
     settings: dict[str, Any] = {
@@ -155,7 +156,7 @@ def learn(
     }
     network = None if vectors is False else _network(opened)
     if network is None or (isinstance(vectors, np.ndarray) and not network[1]):
-        return HeldOut(scores=doubt, **settings)
+        return HeldOut(scores=doubt, decision=task.decision, **settings)
     name, blind = network
     folder, known = opened.folder / name, [*rows, *more] if blind else rows
     labels = np.asarray([task.target(row) for row in known])
@@ -193,11 +194,15 @@ def errors_of(task: Any, outputs: np.ndarray, rows: Sequence[Row]) -> np.ndarray
     return ((1 - outputs) * truth).max(1)
 
 
-def sorted_errors(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """1 minus the probability of the right label, and 1 minus the highest one, (2, N), ascending
-    and never 0 or 1."""
+def sorted_errors(
+    probabilities: np.ndarray,
+    targets: np.ndarray,
+    decision: Sequence[float] | np.ndarray | None,
+) -> np.ndarray:
+    """1 minus the probability of the right label, and 1 minus the highest one as weighted by the
+    decision (C), (2, N), ascending and never 0 or 1."""
     right = probabilities[np.arange(len(targets)), targets]
-    errors = np.sort(1 - np.stack([right, probabilities.max(1)]))
+    errors = np.sort(1 - np.stack([right, weighted(probabilities, decision).max(1)]))
     return errors.clip(_LEAST_ERROR, 1 - _LEAST_ERROR)
 
 

@@ -78,7 +78,7 @@ class Doubts:
         """Out-of-scope scores (N), from probabilities (N, C): higher means less likely in scope."""
         scope = self._held_out.scope
         if scope is None or self._embedder is None:
-            return 1 - probabilities.max(1)
+            return self._held_out.doubt(probabilities)
         from ownbert.inference.frozen_probe import embed_rows
 
         texts = [row.texts for row in rows]

@@ -17,6 +17,7 @@ from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.images.npz import open_npz
 from ownbert.inference.abstaining.scope import FEATURES, Scope
+from ownbert.tasks.classification import weighted
 
 _FORMAT = 1
 _ADVICE = "calibrate again: --calibrate FILE"
@@ -34,6 +35,8 @@ class HeldOut:
             row has several), ascending; for numbers (N, C) absolute errors, ascending by column.
         scores: (M) out-of-scope scores of texts with known labels, ascending.
         scope: computes scores from vectors; None: scores are 1 minus the highest probability.
+        decision: (C) the decision that weights these probabilities, so that a label that is
+            predicted below .5 is not unknown for that; None: they are not weighted.
         encoder: folder of the network for the vectors, relative to the model folder if inside it;
             None without ``scope``.
         encoder_weights: checksums of the network's weights.
@@ -47,6 +50,11 @@ class HeldOut:
     scope: Scope | None = None
     encoder: str | None = None
     encoder_weights: Mapping[str, Any] | None = None
+    decision: tuple[float, ...] | None = None
+
+    def doubt(self, probabilities: np.ndarray) -> np.ndarray:
+        """Out-of-scope scores (N) without a scope, from probabilities (N, C)."""
+        return 1 - weighted(probabilities, self.decision).max(1)
 
     @property
     def identity(self) -> list[float]:
@@ -111,6 +119,7 @@ class HeldOut:
             "models": self.models,
             "encoder": self.encoder,
             "encoder_weights": self.encoder_weights,
+            "decision": self.decision,
         }
         encoded_settings = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
         arrays = {"settings": encoded_settings, "missing": self.missing, "scores": self.scores}
@@ -160,6 +169,7 @@ class HeldOut:
                 _scope(arrays, len(labels)),
                 settings["encoder"],
                 settings["encoder_weights"],
+                _decision(settings.get("decision"), len(labels)),
             )
 
 
@@ -178,6 +188,16 @@ def _sorted_finite(values: np.ndarray, most: int = 1) -> np.ndarray:
     if not 1 <= values.ndim <= most or not len(values) or not np.isfinite(values).all():
         raise ValueError("values")
     return np.sort(values, axis=0).astype(np.float64)
+
+
+def _decision(saved: Sequence[float] | None, size: int) -> tuple[float, ...] | None:
+    """The saved decision; files of earlier versions have none, whatever the task decides."""
+    if saved is None:
+        return None
+    decision = np.asarray(saved, dtype=np.float64)
+    if decision.shape != (size,) or not np.isfinite(decision).all():
+        raise ValueError("decision")
+    return tuple(decision.tolist())
 
 
 def _scope(arrays: Mapping[str, np.ndarray], size: int) -> Scope | None:
