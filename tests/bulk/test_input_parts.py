@@ -129,6 +129,8 @@ def test_parts_together_are_the_file(tmp_path: Path, name: str, rows: int, packe
         ("a.csv", b'text,n\na,1\nb,2\n"c,3\n', "a.csv, line 4: a quote is opened"),
         ("a.csv", b"text,n\na,1\nb,2\nc\rd,3\n", "a.csv, line 4: not csv"),
         ("a.csv", b"text,n\na\rb,1\nc,3\n", "a.csv, line 2: not csv"),
+        ("a.csv", b'id,"text\rb"\r\n1,a\r\n"2\r\n",b\r\n3\r\n', "a.csv, line 5: 1 field"),
+        ("a.txt", b"a\rb\nc\nd\ne\xff\n", "a.txt, line 4: not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n{"text": 1\n', "line 4"),
         ("a.txt", b"a\nb\nc\nd\xff\n", "a.txt, line 4: not UTF-8"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -333,3 +334,27 @@ def test_numbers_do_not_depend_on_the_company(
     thirds = [d for i in range(0, len(rows), 3) for d in predictor(rows[i : i + 3])]
     assert np.abs(np.stack(together) - np.stack(alone)).max() < 1e-5
     assert np.abs(np.stack(together) - np.stack(thirds)).max() < 1e-5
+
+
+@pytest.mark.parametrize("source", ["csv", "tsv"])
+@pytest.mark.parametrize("output", ["csv", "tsv", "jsonl", "parquet"])
+def test_offsets_count_the_returns_in_quoted_cells(tmp_path: Path, source: str, output: str):
+    made(tmp_path / "m", "tokens", labels=("B-x", "I-x", "O"), max_position_embeddings=30)
+    texts = ["a b\r\n\r\nc d\re", "\r\nf\r\n", "a"]
+    separators = {"csv": ",", "tsv": "\t"}
+    with (tmp_path / f"a.{source}").open("w", newline="") as file:
+        csv.writer(file, delimiter=separators[source]).writerows([("n", "text"), *enumerate(texts)])
+    path = tmp_path / f"b.{output}"
+    predict(tmp_path / "m", tmp_path / f"a.{source}", path, text_column="text")
+    if output == "parquet":
+        rows: Any = pq.read_table(path).to_pylist()
+    elif output == "jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file, delimiter=separators[output]))
+            rows = [{**row, "entities": json.loads(row["entities"])} for row in rows]
+    assert [row["text"] for row in rows] == texts
+    entities = [(row["text"], entity) for row in rows for entity in row["entities"]]
+    assert entities
+    assert all(text[one["start"] : one["end"]] == one["text"] for text, one in entities)

@@ -285,7 +285,7 @@ def test_the_page_in_a_browser(classifier: Path):
     """Headless Chromium types nothing by itself, so the page's own script is given a text."""
     with served(classifier) as server:
         found = _dumped(server, "?text=red1+9")
-        explained = _dumped(server, "?text=red1+9&explain")
+        explained = _dumped(server, "?text=%F0%9F%98%80+red1+9&explain")
     label = ownbert.predict(classifier, "red1 9")[0]["label"]
     assert "OwnBERT" in found
     assert "classify" in found
@@ -293,10 +293,11 @@ def test_the_page_in_a_browser(classifier: Path):
     assert 'class="bar" style="width:' in found
     assert "tokens," in found
     assert "Which words matter?</button>" in found
-    (why,) = ownbert.explain(classifier, "red1 9")
+    # Positions count characters, also beyond the 16 bits of JavaScript's.
+    (why,) = ownbert.explain(classifier, "\U0001f600 red1 9")
     shares = [f"{abs(value) / np.abs(why.values).max():.3f}" for value in why.values]
-    marks = re.findall(r"--share: ([\d.]+);\">(\w+)</mark>", explained)
-    assert marks == list(zip(shares, ["red1", "9"], strict=True))
+    marks = re.findall(r"--share: ([\d.]+);\">(\S+)</mark>", explained)
+    assert marks == list(zip(shares, ["\U0001f600", "red1", "9"], strict=True))
 
 
 def _dumped(server: Served, query: str) -> str:

@@ -195,7 +195,8 @@ def _text_parts(
             break
     if b"\n" not in head and b"\r" in head.strip():  # classic Mac OS line endings
         return [InputPart(number, 0, len(head))]
-    rest = chain(bytes(head).splitlines(keepends=True), stream)
+    # Not splitlines, which also splits at returns.
+    rest = chain(io.BytesIO(bytes(head)), stream)
     if file.kind != "delimited":
         ends = _line_ends(rest, blank=file.kind == "txt")
         head_end = len(head) if file.kind == "jsonl" else 0
@@ -227,7 +228,7 @@ def _table_row_ends(file: InputFile, lines: Iterable[bytes]) -> Iterator[_End]:
         for content in lines:
             text = content if end else content.removeprefix(UTF8_BOM)
             starts[line], end, line = end, end + len(content), line + 1
-            yield line - 1, text.removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
+            yield line - 1, text.removesuffix(b"\n").decode("latin-1")
 
     seen = 0  # rows, with the header
     try:
