@@ -1,5 +1,9 @@
 """Measures against scikit-learn."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +15,9 @@ from sklearn.metrics import (
     precision_recall_fscore_support,
 )
 
-from ownbert.tasks.metrics import score_labels
+from ownbert.tasks.metrics import score_labels, set_level_scores
+from support.cli import run_cli
+from support.tiny import change_config, made
 
 LABELS = ("a", "b", "c", "d")
 
@@ -49,7 +55,7 @@ def test_levels_are_found_where_labels_are_a_hierarchy(labels: list[str], levels
     size = len(labels)
     scores = score_labels(range(size), range(size), labels)
     assert [level.level for level in scores.levels] == [*range(1, levels + 1)]
-    assert all(level.accuracy == level.macro_f1 == 1 for level in scores.levels)
+    assert all(set(level.values.values()) == {1} for level in scores.levels)
     assert ("levels" in scores.as_json()) == (levels > 0)
 
 
@@ -61,5 +67,32 @@ def test_the_metrics_of_a_level_are_those_of_cut_labels():
     first = ["a", "a", "b", "b", "c"]
     cut = [np.array(["abc".index(first[i]) for i in of]) for of in (truth, predicted)]
     same = score_labels(*cut, ["a", "b", "c"])
-    assert (level.labels, level.accuracy) == (3, same.values["accuracy"])
-    assert level.macro_f1 == pytest.approx(same.values["macro_f1"])
+    assert level.labels == 3
+    assert level.values == pytest.approx({n: same.values[n] for n in ("accuracy", "macro_f1")})
+
+
+def test_the_levels_of_several_labels_per_row_are_scored(tmp_path: Path):
+    labels = ("a/x", "a/y", "b/x", "b/y", "c/z")
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.random((2, 200, 5)) < 0.3
+    (level,) = set_level_scores(labels, truth, predicted)
+    cut = [np.stack([x[:, :2].any(1), x[:, 2:4].any(1), x[:, 4]], 1) for x in (truth, predicted)]
+    assert (level.level, level.labels) == (1, 3)
+    assert level.values == pytest.approx(
+        {
+            "micro_f1": f1_score(*cut, average="micro"),
+            "macro_f1": f1_score(*cut, average="macro"),
+            "subset_accuracy": accuracy_score(*cut),
+        }
+    )
+    made(tmp_path / "m", "classification", labels=labels)
+    change_config(tmp_path / "m", ownbert_task={"name": "multilabel", "threshold": 0.5})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a", "labels": ["a/x", "c/z"]}\n{"text": "b", "labels": []}\n')
+    done = run_cli("evaluate", tmp_path / "m", rows, "-o", tmp_path / "scores.json")
+    assert re.search(
+        r"level 1 of the labels, 3 different: micro-F1 [\d.]+, macro-F1 [\d.]+, subset acc",
+        done.stdout,
+    )
+    (saved,) = json.loads((tmp_path / "scores.json").read_text())["levels"]
+    assert [*saved] == ["level", "labels", "micro_f1", "macro_f1", "subset_accuracy"]

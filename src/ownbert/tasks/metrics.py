@@ -1,9 +1,9 @@
 """Metrics of predictions."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,17 @@ class LevelScore:
     Args:
         level: number of parts.
         labels: number of different labels at the level.
-        accuracy: share of rows whose cut label is right.
-        macro_f1: mean F1 over the cut labels in the truth or the predictions.
+        values: accuracy and macro_f1 of the cut labels; for several labels per row micro_f1,
+            macro_f1 and subset_accuracy.
     """
 
     level: int
     labels: int
-    accuracy: float
-    macro_f1: float
+    values: Mapping[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """All values as JSON values."""
+        return {"level": self.level, "labels": self.labels, **self.values}
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Scores:
             first) and error rate among these.
         ranking: for single-label tasks with a positive label, the order of the rows by its
             probability.
+        levels: metrics at the upper levels of labels that are a hierarchy, such as A/B/C.
     """
 
     values: Mapping[str, float]
@@ -167,6 +171,7 @@ class Scores:
     warnings: tuple[str, ...] = ()
     risk: tuple[tuple[float, float], ...] = ()
     ranking: Ranking | None = None
+    levels: tuple[LevelScore, ...] = ()
 
     def __repr__(self) -> str:
         return named_repr(self, **self.values)
@@ -176,13 +181,6 @@ class Scores:
             return self.__dict__["values"][name]
         except KeyError:
             raise AttributeError(f"there is no metric {name!r}") from None
-
-    @property
-    def levels(self) -> tuple[LevelScore, ...]:
-        """Metrics at the upper levels of labels that are a hierarchy, such as A/B/C."""
-        if self.confusion is None:
-            return ()
-        return level_scores([score.label for score in self.labels], self.confusion)
 
     def confusions(self, most: int) -> list[tuple[int, int, int]]:
         """The most frequent pairs of a true and another predicted label, with their numbers of
@@ -205,7 +203,7 @@ class Scores:
         if self.confusion is not None:
             values["confusion"] = self.confusion.tolist()
         if self.levels:
-            values["levels"] = [vars(level) for level in self.levels]
+            values["levels"] = [level.as_json() for level in self.levels]
         if self.risk:
             values["risk"] = [list(point) for point in self.risk]
         if self.ranking is not None:
@@ -246,6 +244,7 @@ def score_labels(
         },
         labels=scores,
         confusion=confusion,
+        levels=level_scores(labels, confusion),
     )
 
 
@@ -309,7 +308,8 @@ def auroc(low: np.ndarray, high: np.ndarray) -> float:
     return float((ranks.sum() - count * (count + 1) / 2) / (len(low) * count))
 
 
-def label_parts(labels: Sequence[str]) -> list[list[str]]:
+@lru_cache(8)
+def label_parts(labels: tuple[str, ...]) -> list[list[str]]:
     """The parts of each label if the labels are a hierarchy, else an empty list.
 
     They are one if a separator divides all labels, but for those that begin others (A beside A/B),
@@ -342,22 +342,56 @@ def _is_number(label: str) -> bool:
     return True
 
 
-def level_scores(labels: Sequence[str], confusion: np.ndarray) -> tuple[LevelScore, ...]:
-    """The metrics at each level above that of the whole labels, for a confusion matrix (C, C) by
-    true and predicted label; none if the labels are not a hierarchy."""
-    parts = label_parts(labels)
-    scores = []
+def _cut_labels(labels: Sequence[str]) -> Iterator[tuple[int, np.ndarray, int]]:
+    """Each level above that of the whole labels, with the index of each label (C) cut to it, and
+    the number of different ones; nothing if the labels are not a hierarchy."""
+    parts = label_parts(tuple(labels))
     for level in range(1, max(map(len, parts), default=1)):
         cut = [tuple(each[:level]) for each in parts]
-        place = {name: index for index, name in enumerate(dict.fromkeys(cut))}
-        group = np.zeros((len(place), len(labels)), dtype=np.int64)
-        group[[place[name] for name in cut], np.arange(len(labels))] = 1
-        merged = group @ confusion @ group.T
-        right, both = np.diag(merged), merged.sum(0) + merged.sum(1)
-        f1 = (2 * right[both > 0] / both[both > 0]).mean() if both.any() else 0.0
-        accuracy = right.sum() / max(1, merged.sum())
-        scores.append(LevelScore(level, len(place), float(accuracy), float(f1)))
+        places = {name: index for index, name in enumerate(dict.fromkeys(cut))}
+        yield level, np.asarray([places[name] for name in cut]), len(places)
+
+
+def level_scores(labels: Sequence[str], confusion: np.ndarray) -> tuple[LevelScore, ...]:
+    """The metrics at each level, for a confusion matrix (C, C) by true and predicted label."""
+    pairs = np.stack(np.nonzero(confusion))
+    counts = confusion[tuple(pairs)]
+    scores = []
+    for level, places, size in _cut_labels(labels):
+        true, predicted = places[pairs]
+        right = np.where(true == predicted, counts, 0)
+        given = ((true, right), (true, counts), (predicted, counts))
+        hits, support, positives = (np.bincount(*each, size) for each in given)
+        values = {
+            "accuracy": float(right.sum() / max(1, counts.sum())),
+            "macro_f1": _mean_f1(hits, support, positives),
+        }
+        scores.append(LevelScore(level, size, values))
     return tuple(scores)
+
+
+def set_level_scores(
+    labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray
+) -> tuple[LevelScore, ...]:
+    """The metrics at each level, for the true and predicted labels (rows, C) of each row."""
+    scores = []
+    for level, places, size in _cut_labels(labels):
+        cut = (places[:, None] == np.arange(size)).astype(np.float32)
+        true, found = (each.astype(np.float32) @ cut > 0 for each in (truth, predicted))
+        right, support, positives = (each.sum(0) for each in (true & found, true, found))
+        values = {
+            "micro_f1": float(2 * right.sum() / max(1, (support + positives).sum())),
+            "macro_f1": _mean_f1(right, support, positives),
+            "subset_accuracy": float((true == found).all(1).mean()),
+        }
+        scores.append(LevelScore(level, size, values))
+    return tuple(scores)
+
+
+def _mean_f1(right: np.ndarray, support: np.ndarray, predicted: np.ndarray) -> float:
+    """The mean over the labels in the truth or the predictions, from their counts (C)."""
+    both = support + predicted
+    return float((2 * right[both > 0] / both[both > 0]).mean()) if both.any() else 0.0
 
 
 def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:

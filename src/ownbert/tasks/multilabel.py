@@ -17,6 +17,7 @@ from ownbert.tasks.metrics import (
     average_precision,
     counts_by_threshold,
     label_scores,
+    set_level_scores,
     weighted_mean,
 )
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
@@ -252,4 +253,5 @@ def score_multilabel(
             "subset_accuracy": float((true == predicted).all(1).mean()),
         },
         labels=scores,
+        levels=set_level_scores(labels, true, predicted),
     )

@@ -14,6 +14,8 @@ from ownbert.language import translated
 from ownbert.terminal import console, echo, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from ownbert.tasks.metrics import Scores
 
 _LABELS = 100  # most labels in the table
@@ -132,7 +134,6 @@ def evaluate(
 def _show(scores: "Scores") -> None:
     """Print the scores of each label, the most frequent confusions, and the metrics."""
     from ownbert.finetuning.confusion import most_confused
-    from ownbert.train.watch.metric_names import decimals, shown_name
 
     if scores.labels:
         _show_labels(scores)
@@ -140,13 +141,18 @@ def _show(scores: "Scores") -> None:
         echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
     for level in scores.levels:
         line = f"level {level.level} of the labels, {level.labels:,} different: "
-        line += f"accuracy {level.accuracy:.4f}, macro-F1 {level.macro_f1:.4f}"
-        echo(translated(line))
+        echo(translated(line + ", ".join(_named(level.values))))
     if (ranking := scores.ranking) is not None and ranking.complete:
         lift = f"lift {ranking.lift(0.1):.2f} in the first 10% of rows"
         echo(translated(f"positive label: {ranking.positive}; {lift}") + "\n")
-    named = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
-    echo("   ".join(named))
+    echo("   ".join(_named(scores.values)))
+
+
+def _named(values: "Mapping[str, float]") -> "Iterator[str]":
+    """Metrics with their names."""
+    from ownbert.train.watch.metric_names import decimals, shown_name
+
+    return (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in values.items())
 
 
 def _show_labels(scores: "Scores") -> None:

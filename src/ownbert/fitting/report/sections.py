@@ -150,11 +150,11 @@ def _levels(report: Report) -> Section | None:
     if report.scores is None or not (levels := report.scores.levels):
         return None
     rows = tuple(
-        (f"{each.level}", f"{each.labels:,}", decimals(each.accuracy), decimals(each.macro_f1))
+        (f"{each.level}", f"{each.labels:,}", *map(decimals, each.values.values()))
         for each in levels
     )
     lead = "Labels are a hierarchy: metrics of their first parts."
-    columns = ("level", "labels", "accuracy", "macro F1")
+    columns = ("level", "labels", *map(metric_name, levels[0].values))
     return Section("levels", "Levels of the labels", lead, columns, rows, 0)
 
 

@@ -11,6 +11,7 @@ pipelines with aggregation_strategy "simple".
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -112,7 +113,7 @@ def score_tags(
     )
     names = ("f1", "precision", "recall", "token_accuracy")
     values: dict[str, float] = dict.fromkeys(names, by_tag.accuracy)
-    return Scores(values, by_tag.labels, by_tag.confusion, (warning,))
+    return replace(by_tag, values=values, warnings=(warning,))
 
 
 def _accuracy(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
