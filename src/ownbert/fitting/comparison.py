@@ -154,6 +154,11 @@ class Judged:
             return found
         return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
 
+    def permuted(self, order: np.ndarray) -> Scores:
+        """The metrics if the predictions belonged to the rows in this order (N)."""
+        rows = [self.rows[i] for i in order]
+        return self._score(rows, self.decided, self.targets[order], self.scores)
+
     def value(self, chosen: np.ndarray | None = None) -> float:
         """The selection metric on some of the rows, by default on all."""
         return self.metrics(chosen).values[self.metric]

@@ -23,6 +23,7 @@ from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
+from ownbert.inference.chance import metrics_by_chance
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_all
 from ownbert.tables.tables import place_within
@@ -46,6 +47,7 @@ _SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 _CURVE_VIEW, _CURVE_STRENGTH = "tfidf", 10.0
 # Names of report parts in messages about skipped parts.
 _TITLES = {
+    "chance": "the metrics by chance",
     "margin": "the margin over the best linear model",
     "learning_curve": "gain from more labels",
     "minutes_curve": "gain from more minutes",
@@ -113,7 +115,9 @@ def make_report(
         },
         settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},
     )
+    clusters = compared.clusters[: len(judged)]
     parts: dict[str, Callable[[], Any]] = {
+        "chance": lambda: metrics_by_chance(lambda order: judged.permuted(order).values, clusters),
         "margin": lambda: _margin(compared),
         "learning_curve": lambda: _curve(compared, given.labelled),
     }
@@ -326,6 +330,6 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
         if scores:
             points.append((count, *scores))
     try:
-        return fit_learning_curve(points)
+        return fit_learning_curve(points, start=len(rows.learnt))
     except InputError:
         return None

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG, describe
-from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
+from ownbert.fitting.report.headline import headline, other_metrics
 from ownbert.fitting.report.sections import plain_value, sections
 from ownbert.inference.blend import blend_of
 from ownbert.language import translated
@@ -26,7 +26,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     own = None if blend is None else blend.network
     board = next(section for section in sections(report) if section.key == "leaderboard")
     facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
-    others = other_metrics(report)
+    others = [row[:2] for row in other_metrics(report)]
     values = {
         "task": task,
         "report": report,

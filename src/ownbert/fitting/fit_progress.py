@@ -10,12 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.fitting.comparison import Comparison
-from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
+from ownbert.fitting.report.headline import headline, metric_name, other_metrics
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.language import translated
 from ownbert.terminal import as_plain_text, console, notebook_output
-from ownbert.train.watch.metric_names import shown_name
 
 
 class Progress:
@@ -85,7 +84,8 @@ class Progress:
         """Show the table of candidates."""
         table = Table(box=None, pad_edge=False)
         table.add_column(translated("model"))
-        table.add_column(translated(shown_name(compared.metric)), justify="right")
+        positive = getattr(compared.rows.task, "positive_label", None)
+        table.add_column(translated(metric_name(compared.metric, positive)), justify="right")
         table.add_column(translated("seconds"), justify="right")
         lines = [
             (candidate.title, compared.adjusted(candidate), f"{candidate.seconds:.0f}")
@@ -113,7 +113,7 @@ class Progress:
         for line in headline(report):
             self.say(line)
         if others := other_metrics(report):
-            self.say("   ".join(f"{translated(name)} {value}" for name, value in others))
+            self.say("   ".join(f"{translated(name)} {value}" for name, value, _ in others))
         self.say(f"saved {folder}; see {folder / 'report.html'}")
 
 

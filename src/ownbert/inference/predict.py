@@ -17,6 +17,7 @@ from ownbert.files.resumable_file import first_read, made_for
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
+from ownbert.inference.chance import chance_warning
 from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Opened, characters, decide_all, read_labelled_rows
@@ -415,6 +416,8 @@ def evaluate(
         outside = list(task.stream(task.source(out_of_scope, labelled=False)))
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
+    if warning := chance_warning(task, rows, decided, scores.values):
+        scores = replace(scores, warnings=(*scores.warnings, warning))
     if doubts is not None:
         values = {**scores.values, **measure(predictor, doubts, rows, decided, outside)}
         scores = replace(scores, values=values)

@@ -121,6 +121,21 @@ def bootstrap(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
         yield np.concatenate([parts[i] for i in rng.integers(0, len(parts), len(parts))])
 
 
+def permutations(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
+    """Yield random orders (N) of rows, in which the rows of a cluster are adjacent where they were.
+
+    Args:
+        clusters: (N) number of the cluster of each row.
+        samples: number of orders.
+    """
+    rng, order = np.random.default_rng(0), np.argsort(clusters, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+    for _ in range(samples):
+        shuffled = np.empty_like(order)
+        shuffled[order] = np.concatenate([parts[i] for i in rng.permutation(len(parts))])
+        yield shuffled
+
+
 def fold_count(rows: int) -> int:
     """The number of folds, one of which is held out: a fifth of the rows, or about a thousand."""
     return min(_MOST_FOLDS, max(_FEWEST_FOLDS, rows // _ROWS_OF_A_FOLD))

@@ -28,6 +28,14 @@ def test_a_curve_without_noise_is_recovered():
     assert curve.further[0].gain == pytest.approx(law(8000) - law(4000), abs=1e-6)
 
 
+def test_gains_are_those_over_the_rows_of_the_final_model():
+    """Curves were measured on the rows of a fold, and "twice as many rows" were 1.6 times."""
+    curve = fit_learning_curve([(n, law(n)) for n in (100, 200, 400, 800)], start=1000)
+    assert [one.at for one in curve.further] == [2000, 4000]
+    assert curve.further[0].gain == pytest.approx(law(2000) - law(1000), abs=1e-6)
+    assert curve.start == 1000
+
+
 def test_the_law_lies_within_the_interval():
     inside = [0, 0]
     for seed in range(40):
@@ -41,6 +49,9 @@ def test_the_law_lies_within_the_interval():
 def test_noise_and_few_points_are_recognised():
     noisy = fit_learning_curve(made(0, noise=0.05))
     assert not noisy.known
+    assert not noisy.further  # the table and the picture show no estimate either
+    assert noisy.fitted is not None
+    assert noisy.fitted[0].max() == pytest.approx(noisy.at[-1])
     assert "vary too much" in noisy.reason
     few = fit_learning_curve(made(0)[:3])
     assert not few.known

@@ -15,20 +15,23 @@ from rich.cells import cell_len
 
 from ownbert.exceptions import InputError, percent
 from ownbert.fitting.fit_card import write_fit_card
-from ownbert.fitting.report.advice import give_advice, headline
+from ownbert.fitting.report.advice import give_advice
+from ownbert.fitting.report.calibration import calibrate
 from ownbert.fitting.report.contents import (
     LeaderboardRow,
     Margin,
     Report,
     bootstrap_margin,
 )
+from ownbert.fitting.report.headline import headline
 from ownbert.fitting.report.learning_curve import fit_learning_curve
 from ownbert.fitting.report.report import as_json, as_text, write_report
 from ownbert.fitting.report.report_page import as_page
 from ownbert.fitting.report.sections import sections
 from ownbert.fitting.report.typical import largest_errors
+from ownbert.inference.chance import metrics_by_chance
 from ownbert.pages import cleaned
-from ownbert.tasks.metrics import LabelScore, Scores, score_labels
+from ownbert.tasks.metrics import LabelScore, Ranking, Scores, score_labels
 from support.fit_report import made_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -84,7 +87,7 @@ def test_the_text_fits_in_100_columns(report: Report, many: Report, classes: int
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\ud800-\udfff]", text)
     for section in sections(report):
         assert section.title.upper() in text
-    assert text.startswith("BLEND: ACCURACY 0.")
+    assert text.startswith("blend: accuracy 0.")
 
 
 def test_the_page_needs_nothing_else_and_no_text_becomes_markup(report: Report):
@@ -104,6 +107,59 @@ def test_of_many_classes_only_the_most_confused_pairs(report: Report, many: Repo
     assert 'class="matrix"' not in page
     assert 'id="confusion"' in page
     assert len(page) < 400_000
+
+
+def test_a_model_that_guesses_says_so_first():
+    """With random labels, the report spoke of calibration and of label errors only."""
+    rng = np.random.default_rng(0)
+    targets, scores = rng.integers(0, 2, 300), rng.normal(size=(300, 2))
+
+    def found(answers: np.ndarray) -> Report:
+        def metrics(order: np.ndarray) -> dict[str, float]:
+            return dict(score_labels(targets[order], answers, ("no", "yes")).values)
+
+        ranking = Ranking("yes", targets == 1, scores[:, 1])
+        own = replace(score_labels(targets, answers, ("no", "yes")), ranking=ranking)
+        return small(
+            scores=replace(own, values={**own.values, "f1": own.labels[1].f1}),
+            chance=metrics_by_chance(metrics, np.arange(300)),
+            calibration=calibrate(scores, targets),
+            labels=("no", "yes"),
+            network="",
+            leaderboard=(replace(LINEAR, score=own.values["macro_f1"]),),
+        )
+
+    guess = found(scores.argmax(1))
+    score = f"{guess.winner.score:.3f}"
+    assert re.fullmatch(
+        rf"TF-IDF: macro F1 {score}, no better than guessing \(0\.(49|50)\d by chance\); .*",
+        headline(guess)[0],
+    )
+    first, *others = give_advice(guess)
+    assert first.sentence.endswith("the predictions are no better than guessing.")
+    assert not any("calibrated" in one.sentence or "good enough" in one.sentence for one in others)
+    better = found(np.where(rng.random(300) < 0.4, targets, scores.argmax(1)))
+    assert re.search(r"TF-IDF: macro F1 0\.\d+ \(0\.\d+ by chance\); the", headline(better)[0])
+    assert not any("guessing" in one.sentence for one in give_advice(better))
+    text = as_text(better)
+    assert re.search(r"metric +value +by chance", text)
+    assert "F1 of 'yes'" in text
+    # A constant answer is as good on other rows, however many rows have that label.
+    assert found(np.zeros(300, dtype=int)).guessing == "no better than guessing"
+
+
+def test_groups_with_one_label_each_are_not_told_apart_by_chance():
+    """30 groups of 20 rows: rows assigned one by one would make a lucky draw significant."""
+    rng, clusters = np.random.default_rng(2), np.repeat(np.arange(30), 20)
+    truth = rng.integers(0, 2, 30)[clusters]
+    guesses = rng.integers(0, 2, 30)[clusters]
+
+    def metrics(order: np.ndarray) -> dict[str, float]:
+        return {"accuracy": float((truth[order] == guesses).mean())}
+
+    together, alone = (metrics_by_chance(metrics, each) for each in (clusters, np.arange(600)))
+    assert together["accuracy"].deviation > 2.5 * alone["accuracy"].deviation
+    assert metrics_by_chance(metrics, clusters // 10) == {}
 
 
 def test_sections_without_data_are_left_out():
@@ -167,7 +223,7 @@ def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
     first_advice = give_advice(report)[0]
     assert first_advice.sentence.startswith("Use ownbert predict, which predicts with TF-IDF")
     assert "More --minutes or more unlabelled texts may improve it" in first_advice.sentence
-    assert first_advice.figure == "macro_f1 0.213; TF-IDF 0.800"
+    assert first_advice.figure == "macro F1 0.213; TF-IDF 0.800"
     failures = {
         "not enough time": "Use more --minutes",
         "there was no time for one": "Use more --minutes",
@@ -245,7 +301,7 @@ def test_a_test_score_far_below_is_the_first_advice():
     assert first.kind == "do"
     assert "Expect the score of the test set" in first.sentence
     assert "(use --group), changes over time (use --time-column), or test" in first.sentence
-    assert first.figure == "macro_f1 0.996; test set 0.572"
+    assert first.figure == "macro F1 0.996; test set 0.572"
     trust = headline(report)[2]
     assert "it is only 0.572: expect this on new texts" in trust
     assert "accurate to" not in trust

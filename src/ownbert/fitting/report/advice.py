@@ -1,12 +1,19 @@
-"""Conclusions from the numbers, in plain language: the headline and the next steps."""
+"""Conclusions from the numbers, in plain language: what to do next."""
 
-import math
 import re
 from dataclasses import replace
 
 from ownbert.exceptions import percent
-from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report, shown_spread
+from ownbert.fitting.report.contents import LINEAR, Advice, Report
 from ownbert.fitting.report.drift import DIFFERENT_KIND
+from ownbert.fitting.report.headline import (
+    NAMED,
+    difference,
+    is_far_below,
+    listed,
+    score_of,
+    test_score_is_far_below,
+)
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.train.watch.metric_names import decimals
 
@@ -20,82 +27,7 @@ MANY_UNKNOWN = 0.05  # share of the labelled texts' tokens
 # Reasons for a network that was not fitted: the limit of time; other reasons are failures.
 _NO_TIME = re.compile(r"\bno(t enough)? time\b")
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "memoryerror")
-_NAMED = 3  # classes per sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
-FEW_KNOWN = 0.05  # share of the test rows
-FAR_BELOW = 0.02  # score of a network below the best linear model
-FAR_BELOW_BEST = 0.05  # score of a network below the selected model
-# Metrics of the selected model that are shown beside the selection metric.
-_SHOWN_METRICS = (
-    *("accuracy", "macro_f1", "micro_f1", "weighted_f1", "subset_accuracy", "log_loss"),
-    *("f1", "roc_auc", "average_precision"),
-    *("spearman", "pearson", "mae", "r2"),
-)
-
-
-def headline(report: Report) -> tuple[str, str, str]:
-    """Three sentences: the selected model with its score and any problem of the folder's network;
-    the comparison with the baseline; how reliable the score is."""
-    best, metric = report.winner, metric_name(report.metric)
-    first = f"{best.name}: {metric} {best.score:.3f}{_network_problem(report)}"
-    return first, _against_baseline(report), _trust(report)
-
-
-def _network_problem(report: Report) -> str:
-    """A warning if the folder has no network or a network that is not worth using."""
-    network, baseline = report.own_network, report.baseline
-    if network is None:
-        reasons = [reason for what, reason in report.left_out.items() if "network" in what]
-        why = f" ({reasons[0]})" if reasons else ""
-        return f"; the folder has no network{why}"
-    if baseline is not None and is_far_below(report, network, baseline):
-        ours, theirs = report.comparable(network, baseline)
-        return (
-            f"; the network of this folder has only {ours:.3f}, far "
-            f"below a linear model ({theirs:.3f}): use ownbert predict, not the network alone"
-        )
-    least = max(FAR_BELOW_BEST, 2 * (network.spread or 0.0))
-    if report.gain(report.winner, network) > least:
-        ours, theirs = report.comparable(network, report.winner)
-        return (
-            f"; the network of this folder has only {ours:.3f} where the best model has "
-            f"{theirs:.3f}: use ownbert predict, not the network alone"
-        )
-    return ""
-
-
-def is_far_below(report: Report, network: LeaderboardRow, baseline: LeaderboardRow) -> bool:
-    """Whether a network is worse than the best linear model by more than chance."""
-    return report.gain(baseline, network) > max(FAR_BELOW, 2 * (network.spread or 0.0))
-
-
-def other_metrics(report: Report) -> list[tuple[str, str]]:
-    """Names and values of the selected model's metrics other than the selection metric."""
-    values = {} if report.scores is None else report.scores.values
-    shown = (name for name in _SHOWN_METRICS if name in values and name != report.metric)
-    return [(metric_name(name), f"{values[name]:.3f}") for name in shown]
-
-
-def metric_name(metric: str) -> str:
-    """The name of a metric within a sentence."""
-    names = {
-        "macro_f1": "macro F1",
-        "micro_f1": "micro F1",
-        "weighted_f1": "weighted F1",
-        "mcc": "Matthews correlation",
-        "roc_auc": "ROC AUC",
-        "f1": "F1 of the positive label",
-        "mae": "mean absolute error",
-    }
-    return names.get(metric, metric.replace("_", " "))
-
-
-def difference(report: Report, gain: float) -> str:
-    """A gain in the metric with its sign; in words where lower values are better, because the sign
-    could mean either."""
-    if not report.lower or not gain:
-        return decimals(gain, sign="+")
-    return f"{abs(gain):.3f} {'better' if gain > 0 else 'worse'}"
 
 
 def can_rise(report: Report) -> bool:
@@ -113,6 +45,8 @@ def share_contradicted(report: Report) -> float:
 def give_advice(report: Report) -> tuple[Advice, ...]:
     """All advice that the numbers support, the most important first."""
     worse = _worse_on_test(report)
+    if report.guessing:  # other advice would take the models seriously
+        return (*_guessing(report), *worse, *_no_network(report), *_drift(report))
     advice = [
         *worse,
         *_no_network(report),
@@ -130,20 +64,15 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
     return tuple(sorted(advice, key=lambda one: _ORDER[one.kind]))
 
 
-def test_score_is_far_below(report: Report) -> bool:
-    """Whether the selected model is worse on the test set than on the held-out rows by more than
-    twice the standard error of the difference."""
-    best, rows = report.winner, report.test_rows
-    if best.test_score is None or not rows:
-        return False
-    lost = best.test_score - best.score if report.lower else best.score - best.test_score
-    # Perfect scores have no spread; that of a share of the test rows is a lower bound.
-    spread = best.spread or 0.0
-    of_test = spread * math.sqrt((report.held_out or rows) / rows)
-    if not report.lower and 0 <= best.test_score <= 1:
-        of_test = max(of_test, math.sqrt(best.test_score * (1 - best.test_score) / rows))
-    least = FAR_BELOW * (abs(best.score) if report.lower else 1.0)
-    return lost > max(least, 2 * math.hypot(spread, of_test))
+def _guessing(report: Report) -> list[Advice]:
+    what = "number" if report.task == "regress" else "label"
+    sentence = (
+        f"Check that each {what} belongs to its text and can be told from it, or label more texts: "
+        f"the predictions are {report.guessing}."
+    )
+    chance = decimals(report.chance[report.metric].mean)
+    score = score_of(report, report.winner.score)
+    return [Advice("do", sentence, f"{score}; by chance {chance}")]
 
 
 def _worse_on_test(report: Report) -> list[Advice]:
@@ -163,7 +92,7 @@ def _worse_on_test(report: Report) -> list[Advice]:
         "Expect the score of the test set on new texts: the score of the held-out rows is much "
         f"better. Likely reasons: {reasons}."
     )
-    figure = f"{report.metric} {best.score:.3f}; test set {best.test_score:.3f}"
+    figure = f"{score_of(report, best.score)}; test set {best.test_score:.3f}"
     return [Advice("do", sentence, figure)]
 
 
@@ -171,79 +100,6 @@ def _of_held_out_rows(advice: Advice) -> Advice:
     """Good news that the test set contradicts."""
     sentence = f"{advice.sentence} This applies to the held-out rows only, not to the test set."
     return replace(advice, kind="note", sentence=sentence)
-
-
-def _against_baseline(report: Report) -> str:
-    best, baseline = report.winner, report.baseline
-    if baseline is None:
-        return "No linear model was compared, so there is no baseline."
-    if best.name == baseline.name:
-        if len(report.leaderboard) == 1:
-            return "Only one model was fitted, a linear one."
-        first = max(report.leaderboard, key=lambda row: report.gain(row, best))
-        if report.gain(first, best) > 0:
-            score, _ = report.comparable(first, best)
-            return (
-                f"The selected model is a linear model: {first.name} scored higher "
-                f"({score:.3f}), but the difference may be due to chance."
-            )
-        return "The best model is a linear model: no other model scored higher."
-    gain = f"{difference(report, report.gain(best, baseline))} compared with the best linear model"
-    gain += f", {baseline.name} ({baseline.score:.3f})"
-    margin = report.margin
-    if margin is None or shown_spread(margin.high - margin.low) is None:
-        return f"{gain}."
-    low, high = difference(report, margin.low), difference(report, margin.high)
-    interval = f"between {low} and {high} in 90% of bootstrap samples"
-    if margin.low > 0:
-        return f"{gain}; {interval}, so the difference is unlikely to be due to chance."
-    if margin.high < 0:
-        count = len(report.leaderboard)
-        return f"{gain}; {interval}, but the best of {count} models is partly lucky."
-    return f"{gain}; {interval}, so the difference may be due to chance."
-
-
-def _trust(report: Report) -> str:
-    best, parts = report.winner, []
-    rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
-    far_below = test_score_is_far_below(report)
-    if shown_spread(best.spread) is not None and not far_below:
-        assert best.spread is not None
-        parts.append(f"The score{rows} is accurate to about ±{2 * best.spread:.3f}.")
-    elif rows:
-        parts.append(f"The score was measured{rows}.")
-    if best.test_score is not None:
-        it_is = "On the test set, which was not used for selection, it is"
-        if far_below:
-            parts.append(f"{it_is} only {best.test_score:.3f}: expect this on new texts.")
-        else:
-            parts.append(f"{it_is} {best.test_score:.3f}.")
-        if report.learnt_from_test:
-            parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
-        if report.known_groups_in_test:
-            parts.append(f"{known_test_groups(report.known_groups_in_test, report.test_rows)}.")
-    elif (count := len(report.leaderboard)) > 1 and report.gain(best, report.ranked[0]) >= 0:
-        parts.append(
-            f"It was selected as the best of {count} on these rows, so expect slightly lower "
-            "scores on new texts."
-        )
-    return " ".join(parts)
-
-
-def known_test_rows(known: int, rows: int) -> str:
-    """A sentence on the number of test rows that are training rows too, with a warning if there are
-    many."""
-    sentence = f"The training data contains {known:,} of the {rows:,} test rows"
-    few = known <= FEW_KNOWN * rows
-    return sentence if few else f"{sentence}, so the test score says little about new texts"
-
-
-def known_test_groups(known: int, rows: int) -> str:
-    """A sentence on the number of test rows whose group was trained on, with a warning if there are
-    many."""
-    sentence = f"{known:,} of the {rows:,} test rows belong to groups of the training data"
-    few = known <= FEW_KNOWN * rows
-    return sentence if few else f"{sentence}, so the test score says little about new groups"
 
 
 def _no_network(report: Report) -> list[Advice]:
@@ -274,7 +130,8 @@ def _no_network(report: Report) -> list[Advice]:
         "the folder alone, which scores far below the linear models. More --minutes or more "
         "unlabelled texts may improve it; for some data, words and codes alone decide."
     )
-    return [Advice("do", sentence, f"{report.metric} {ours:.3f}; {baseline.name} {theirs:.3f}")]
+    figure = f"{score_of(report, ours)}; {baseline.name} {theirs:.3f}"
+    return [Advice("do", sentence, figure)]
 
 
 def _network_failure(report: Report) -> str | None:
@@ -293,7 +150,7 @@ def _linear_is_enough(report: Report) -> list[Advice]:
                     f"Use the linear model {baseline.name}: no slower model is better here by more "
                     "than chance."
                 )
-            return [Advice("fine", sentence, f"{report.metric} {baseline.score:.3f}")]
+            return [Advice("fine", sentence, score_of(report, baseline.score))]
         return []
     gain = report.gain(best, baseline)
     noise = margin.low <= 0 if margin else gain <= 2 * (best.spread or 0.0)
@@ -348,7 +205,7 @@ def _extrapolated(
     if curve is None:
         return []
     if not can_rise(report):
-        return [Advice("fine", not_worth, f"{report.metric} {report.winner.score:.3f}")]
+        return [Advice("fine", not_worth, score_of(report, report.winner.score))]
     if not curve.known or not curve.further:
         return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]
@@ -356,7 +213,7 @@ def _extrapolated(
     low, high = difference(report, double.gain_low), difference(report, double.gain_high)
     interval = f"{low} to {high} at {at}"
     if double.gain >= LEAST_GAIN and double.gain_low > 0:
-        times = double.at / curve.at[-1]
+        times = double.at / curve.start
         words = "twice" if times == 2 else f"{times:.2g} times"
         return [
             Advice("do", worth.format(times=words, gain=difference(report, double.gain)), interval)
@@ -383,8 +240,8 @@ def _few_rows(report: Report) -> list[Advice]:
     few = sorted((n, label) for n, label in counts if n < FEW_ROWS)
     if not few or report.task == "regress":
         return []
-    names = _listed([label for _, label in few])
-    figure = ", ".join(f"{n:,}" for n, _ in few[:_NAMED]) + (", ..." if len(few) > _NAMED else "")
+    names = listed([label for _, label in few])
+    figure = ", ".join(f"{n:,}" for n, _ in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
     verb = "has" if len(few) == 1 else "have"
     sentence = f"Label more texts of {names}, which {verb} fewer than {FEW_ROWS} rows."
     return [Advice("do", sentence, f"{figure} rows")]
@@ -399,8 +256,8 @@ def _weak_classes(report: Report) -> list[Advice]:
     )
     if not weak:
         return []
-    names, be = _listed([label for _, label in weak]), "is" if len(weak) == 1 else "are"
-    figure = "F1 " + ", ".join(f"{f1:.2f}" for f1, _ in weak[:_NAMED])
+    names, be = listed([label for _, label in weak]), "is" if len(weak) == 1 else "are"
+    figure = "F1 " + ", ".join(f"{f1:.2f}" for f1, _ in weak[:NAMED])
     sentence = (
         f"{names} {be} predicted poorly despite enough training rows: check the confusions, and "
         "whether labels overlap."
@@ -427,7 +284,7 @@ def _calibration(report: Report) -> list[Advice]:
     if wrong := [(label, own) for label, own in pairs if own.shifted and not own.calibrated]:
         label, own = max(wrong, key=lambda pair: pair[1].error - pair[1].by_chance)
         sentence = (
-            f"The probabilities of {_listed([label])} are not well calibrated: their mean is "
+            f"The probabilities of {listed([label])} are not well calibrated: their mean is "
             f"{own.mean:.1%}, and {own.rate:.1%} of the rows have this label."
         )
         chance = f"error {own.error:.3f}; by chance up to {own.by_chance:.3f}"
@@ -452,10 +309,3 @@ def _drift(report: Report) -> list[Advice]:
     if not advice and drift.separability is not None:
         return [Advice("fine", drift.summary, f"separability {drift.separability:.2f}, .5 is none")]
     return advice
-
-
-def _listed(names: list[str]) -> str:
-    names = [name if len(name) <= 40 else f"{name[:39]}…" for name in names]
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -10,6 +10,7 @@ from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
+from ownbert.inference.chance import Chance, like_guessing
 from ownbert.tasks.label_errors import LabelError
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.related_rows import bootstrap
@@ -106,6 +107,7 @@ class Report:
         held_out: number of held-out rows.
         scores: metrics of the selected model on held-out rows, with scores per label and confusion
             matrix.
+        chance: the same metrics by chance.
         labels: (C) label names.
         train_counts: (C) training rows per label.
         learning_curve: score by number of rows.
@@ -137,6 +139,7 @@ class Report:
     margin: Margin | None = None
     held_out: int | None = None
     scores: Scores | None = None
+    chance: Mapping[str, Chance] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     train_counts: tuple[int, ...] = ()
     learning_curve: LearningCurve | None = None
@@ -204,6 +207,18 @@ class Report:
         """The row of the selected model."""
         ranked = self.ranked
         return next((row for row in ranked if row.name == self.best), ranked[0])
+
+    @property
+    def guessing(self) -> str | None:
+        """How the selected model compares with guessing if it is not clearly better, in words."""
+        values = {} if self.scores is None else self.scores.values
+        return like_guessing(self.metric, values, self.chance)
+
+    @property
+    def positive(self) -> str | None:
+        """The positive label, if metrics are about one."""
+        ranking = None if self.scores is None else self.scores.ranking
+        return None if ranking is None else ranking.positive
 
     @property
     def baseline(self) -> LeaderboardRow | None:

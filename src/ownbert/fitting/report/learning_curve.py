@@ -9,7 +9,7 @@ from ownbert.exceptions import InputError
 
 _DRAWS = 1000  # samples of the fitted curve
 _HIGHEST = 1.0  # score
-_MULTIPLES = (2, 4)  # of the last place, to extrapolate to
+_MULTIPLES = (2, 4)  # of the start, to extrapolate to
 _EXPONENTS = np.linspace(0.05, 2.0, 40)
 _INTERVAL = (0.05, 0.95)
 # A gain is reported if its interval is no wider than this or half of the rise so far, and if the
@@ -28,7 +28,7 @@ class Extrapolation:
         score: expected score.
         low: lower end of the interval.
         high: upper end of the interval.
-        gain: expected gain over the last point; ``gain_low`` and ``gain_high`` are its interval.
+        gain: expected gain over the start; ``gain_low`` and ``gain_high`` are its interval.
     """
 
     at: float
@@ -51,8 +51,9 @@ class LearningCurve:
         limit: parameter of ``score = limit - slope at^-exponent``, None if there are too few
             points, like ``slope`` and ``exponent``.
         fitted: (4, 40) places, scores, lower and upper ends of the interval.
-        further: extrapolations to multiples of the last place.
+        further: extrapolations to multiples of the start; empty if the gain is unknown.
         reason: why the gain is unknown; "" if it is known.
+        start: number of rows or minutes of the final model, which gains are relative to.
     """
 
     unit: str
@@ -64,6 +65,7 @@ class LearningCurve:
     fitted: np.ndarray | None = None
     further: tuple[Extrapolation, ...] = ()
     reason: str = ""
+    start: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -71,7 +73,9 @@ class LearningCurve:
         return not self.reason
 
 
-def fit_learning_curve(points: Iterable[Sequence[float]], *, unit: str = "rows") -> LearningCurve:
+def fit_learning_curve(
+    points: Iterable[Sequence[float]], *, unit: str = "rows", start: float | None = None
+) -> LearningCurve:
     """Fit ``score = a - b n^-c`` and extrapolate it.
 
     The uncertainty comes from a parametric bootstrap: scores are resampled around the fitted curve
@@ -82,6 +86,8 @@ def fit_learning_curve(points: Iterable[Sequence[float]], *, unit: str = "rows")
         points: (rows, score, further draws of the score with as many rows); or (minutes, score) of
             the checkpoints of one training.
         unit: "rows" or "minutes".
+        start: number of rows that the final model learns from; by default the largest of the
+            points.
 
     Raises:
         InputError: a point without a score, or a value that is not a finite number.
@@ -112,14 +118,13 @@ def fit_learning_curve(points: Iterable[Sequence[float]], *, unit: str = "rows")
     def best(place: float | np.ndarray) -> np.ndarray:
         return (limit - slope * (np.asarray(place) / scale) ** -exponent).clip(0, _HIGHEST)
 
+    start = float(scale if start is None else start)
     further = []
-    for place in (float(scale * multiple) for multiple in _MULTIPLES):
+    for place in (start * multiple for multiple in _MULTIPLES):
         low, high = np.quantile(predicted(place)[0], _INTERVAL).tolist()
-        least, most = np.quantile(predicted(place)[0] - predicted(scale)[0], _INTERVAL).tolist()
-        score, gain = float(best(place)), float(best(place) - best(scale))
+        least, most = np.quantile(predicted(place)[0] - predicted(start)[0], _INTERVAL).tolist()
+        score, gain = float(best(place)), float(best(place) - best(start))
         further.append(Extrapolation(place, score, low, high, gain, least, most))
-    places = np.geomspace(at[0], max([scale, *(f.at for f in further)]), _SHOWN)
-    fitted = np.stack([places, best(places), *np.quantile(predicted(places), _INTERVAL, axis=1)])
     width = further[0].gain_high - further[0].gain_low
     rise, error = float(fit[-1] - fit[0]), float(deviation / np.sqrt(counts.min()))
     reason = ""
@@ -127,10 +132,14 @@ def fit_learning_curve(points: Iterable[Sequence[float]], *, unit: str = "rows")
         reason = f"the scores vary too much: the gain is known to within {width:.3f} only"
     elif error > max(_WIDEST, rise) / 3:
         reason = f"the scores vary too much: by {error:.3f}, while they rise by {rise:.3f}"
+    if reason:
+        further = []
+    places = np.geomspace(at[0], max([scale, *(f.at for f in further)]), _SHOWN)
+    fitted = np.stack([places, best(places), *np.quantile(predicted(places), _INTERVAL, axis=1)])
     slope_in_units = float(slope * scale**exponent)
     return LearningCurve(
         unit, at, means, float(limit), slope_in_units, float(exponent), fitted,
-        tuple(further), reason,
+        tuple(further), reason, start,
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
-from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report
+from ownbert.fitting.report.headline import headline
 from ownbert.fitting.report.report_page import SENTENCE, as_page
 from ownbert.fitting.report.sections import Section, sections
 from ownbert.language import translated
@@ -56,7 +56,7 @@ def as_text(report: Report) -> str:
     # In a notebook rich would also display every line, with texts of rows.
     console = Console(file=file, width=_WIDTH, force_jupyter=False, **plain)
     first, *rest = headline(report)
-    console.print(Text(cleaned(translated(first), SENTENCE).upper()))
+    console.print(Text(cleaned(translated(first), SENTENCE)))
     for sentence in filter(None, rest):
         console.print(Text(cleaned(translated(sentence), SENTENCE)))
     board, *others = sections(report)

@@ -11,13 +11,11 @@ from ownbert.fitting.report import charts
 from ownbert.fitting.report.advice import (
     HARD_TASK,
     can_rise,
-    difference,
-    headline,
-    metric_name,
     share_contradicted,
 )
 from ownbert.fitting.report.charts import Chart
 from ownbert.fitting.report.contents import Report
+from ownbert.fitting.report.headline import difference, headline, metric_name
 from ownbert.fitting.report.sections import LARGEST_MATRIX, sections
 from ownbert.language import translated
 from ownbert.pages import cleaned, page
@@ -53,7 +51,7 @@ def as_page(report: Report) -> str:
 def _figures(report: Report) -> list[tuple[str, str]]:
     """The key figures with their names."""
     best, baseline = report.winner, report.baseline
-    figures = [(f"{best.score:.3f}", metric_name(report.metric))]
+    figures = [(f"{best.score:.3f}", metric_name(report.metric, report.positive))]
     if baseline is not None and baseline is not best:
         figures.append(
             (difference(report, report.gain(best, baseline)), "vs. the best linear model")
@@ -62,7 +60,7 @@ def _figures(report: Report) -> list[tuple[str, str]]:
         figures.append((f"{best.test_score:.3f}", "on the test set"))
     curve = report.learning_curve
     if curve is not None and curve.known and curve.further and can_rise(report):
-        times = curve.further[0].at / curve.at[-1]
+        times = curve.further[0].at / curve.start
         figures.append(
             (difference(report, curve.further[0].gain), f"expected with {times:.2g}× the labels")
         )
@@ -121,7 +119,8 @@ def _charts(report: Report) -> dict[str, tuple[Chart, str]]:
     for key, curve in (("rows", report.learning_curve), ("minutes", report.minutes_curve)):
         if curve is not None and len(curve.scores):
             caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
-            shown[key] = charts.curve_chart(curve, metric_name(report.metric)), caption
+            name = metric_name(report.metric, report.positive)
+            shown[key] = charts.curve_chart(curve, name), caption
     if (calibration := report.calibration) is not None:
         dashed = " Dashed: with the temperature." if calibration.helps else ""
         caption = f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration."

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ownbert.exceptions import percent
-from ownbert.fitting.report.advice import difference, metric_name, other_metrics
 from ownbert.fitting.report.contents import Report, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
+from ownbert.fitting.report.headline import difference, metric_name, other_metrics
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
@@ -104,7 +104,7 @@ def _leaderboard(report: Report) -> Section:
     columns: list[tuple[str, Iterable[object], Callable]] = [
         ("model", [translated(row.name) for row in ranked], _name),
         ("kind", [translated(row.kind) for row in ranked], _name),
-        (metric_name(report.metric), scores, decimals),
+        (metric_name(report.metric, report.positive), scores, decimals),
         ("rows", report.row_counts or [None] * len(ranked), "{:,}".format),
         ("±", [shown_spread(row.spread) for row in ranked], decimals),
         ("test", [row.test_score for row in ranked], decimals),
@@ -141,9 +141,14 @@ def _own_network(report: Report) -> str:
 
 
 def _metrics(report: Report) -> Section:
-    rows = tuple((translated(name), value) for name, value in other_metrics(report))
+    rows = tuple((translated(name), *values) for name, *values in other_metrics(report))
     lead = f"Metrics of {report.winner.name} on the held-out rows."
-    return Section("metrics", "Other metrics", lead, ("metric", "value"), rows)
+    columns = ("metric", "value", "by chance")
+    if report.chance:
+        lead += " By chance: the same predictions, assigned to random rows."
+    else:
+        columns, rows = columns[:2], tuple(row[:2] for row in rows)
+    return Section("metrics", "Other metrics", lead, columns, rows)
 
 
 def _levels(report: Report) -> Section | None:
@@ -228,7 +233,7 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
     if not curve.known:
         lead = f"This cannot be estimated: {curve.reason}."
     lead = f"{_CURVES_OF[curve.unit]} {lead}"
-    columns = (curve.unit, metric_name(report.metric), "interval", "gain")
+    columns = (curve.unit, metric_name(report.metric, report.positive), "interval", "gain")
     return Section(key, title, lead, columns, tuple(rows), 0)
 
 

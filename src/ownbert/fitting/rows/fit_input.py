@@ -18,7 +18,7 @@ from ownbert.fitting.comparison import LOG_LOSS, check_metric
 from ownbert.fitting.fit_progress import describe_data
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus
-from ownbert.fitting.report.advice import known_test_groups, known_test_rows
+from ownbert.fitting.report.headline import known_test_groups, known_test_rows
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.fitting.rows.unlabelled_texts import UnlabelledTexts, characters_to_read

@@ -61,7 +61,7 @@ def keep_held_out(
     ).save(folder / HELD_OUT)
 
 
-def gains_of_all_rows(rows: LabelledRows, decision: np.ndarray) -> np.ndarray | None:
+def gains_of_all_rows(rows: LabelledRows, decision: np.ndarray | None = None) -> np.ndarray | None:
     """The expected gain of final models over those of the folds, which have fewer training rows.
 
     Linear models are trained on the rows of each fold, and again without as many rows as the fold
@@ -69,7 +69,7 @@ def gains_of_all_rows(rows: LabelledRows, decision: np.ndarray) -> np.ndarray | 
 
     Args:
         rows: the labelled rows.
-        decision: (C) by which the selected model chooses labels.
+        decision: (C) by which the selected model chooses labels; None: the most probable one.
 
     Returns:
         See ``learn``; None if the final models are not trained on more rows, or if there are so
