@@ -102,27 +102,59 @@ def test_names_of_classes_replace_their_numbers():
 
 
 class TorchDataset:
-    """As ``Dataset.with_format("torch")``: blocks of columns are tensors."""
+    """As ``Dataset.with_format("torch")``, in which a missing label makes the others floats."""
 
     column_names = ("text", "label")
     features: ClassVar = {"label": SimpleNamespace(names=["neg", "pos"])}
+
+    def __init__(self, kind: str | None = "torch") -> None:
+        self.format = {"type": kind}
+
+    def with_format(self, kind: str | None) -> "TorchDataset":
+        return TorchDataset(kind)
 
     def select_columns(self, names: list[str]) -> "TorchDataset":
         return self
 
     def __len__(self) -> int:
-        return 3
+        return 4
 
     def __getitem__(self, rows: slice) -> dict[str, Any]:
-        return {"text": ["a", "b", "c"], "label": torch.tensor([1, 0, -1])}
+        if self.format["type"] is None:
+            return {"text": [*"abcd"], "label": [1, 0, -1, None]}
+        if self.format["type"] == "custom":
+            return {"text": [*"ABCD"], "label": torch.tensor([1, 0, -1, 1])}
+        return {"text": [*"abcd"], "label": torch.tensor([1.0, 0.0, -1.0, torch.nan])}
 
 
 def test_names_of_classes_replace_tensors():
-    assert [row for _, row in table_of(TorchDataset()).read(["label"])] == [
-        ("pos",),
-        ("neg",),
-        (None,),
-    ]
+    names = [row for _, row in table_of(TorchDataset()).read(["label"])]
+    assert names == [("pos",), ("neg",), (None,), (None,)]
+    rows = [row for _, row in table_of(TorchDataset("custom")).read(["text", "label"])]
+    assert rows == [("A", "pos"), ("B", "neg"), ("C", None), ("D", "pos")]
+
+
+@pytest.mark.parametrize("kind", [None, "torch", "numpy", "pandas", "arrow"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_format_of_a_dataset_does_not_matter(kind: str | None, streamed: bool):
+    datasets = pytest.importorskip("datasets")
+    classes = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": classes})
+    rows = {"text": [*"abcd"], "label": [1, 0, -1, None]}
+    data = datasets.Dataset.from_dict(rows, features=features)
+    if streamed:
+        data = data.to_iterable_dataset().with_format(kind)
+    else:
+        data = data.with_format(kind, columns=["label"])
+    found = [row for _, row in table_of(data).read(["text", "label"])]
+    assert found == [("a", "pos"), ("b", "neg"), ("c", None), ("d", None)]
+
+
+def test_a_transform_of_a_dataset_stays():
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"text": ["a"]})
+    data = data.with_transform(lambda rows: {"text": [each.upper() for each in rows["text"]]})
+    assert list(table_of(data).read(["text"])) == [(1, ("A",))]
 
 
 def test_a_row_may_lack_what_others_have():

@@ -191,11 +191,9 @@ def is_list(data: Any) -> bool:
         return False
     if hasattr(data, "ndim") and not data.ndim:  # a NumPy scalar
         return False
-    if isinstance(data, Sequence):  # includes a column of a dataset
-        return True
-    return any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist")) and hasattr(
-        data, "__len__"
-    )
+    converts = any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist"))
+    # The first is true of a column of a dataset too.
+    return isinstance(data, Sequence) or (converts and hasattr(data, "__len__"))
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
@@ -395,6 +393,9 @@ def _shown(value: Any) -> str:
 def _of_table(data: Any, name: str) -> MemoryTable:
     """A table from a DataFrame, a dataset or an Arrow table; only the needed columns are read."""
     if hasattr(data, "column_names"):
+        transformed = (getattr(data, "format", None) or {}).get("type") == "custom"
+        # Python values: "torch" has 1.0 for a label beside a missing one, "pandas" tables as rows.
+        data = data.with_format(None) if hasattr(data, "with_format") and not transformed else data
         given = data.column_names
         if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
             raise InputError(f"{name} has several splits ({', '.join(given)}); choose one of them")
@@ -490,11 +491,9 @@ def _label_reader(feature: Any) -> Callable[[Any], Any]:
         return lambda value: value
 
     def named(value: Any) -> Any:
-        value = plain(value)  # tensors and arrays in a Dataset.with_format("torch")
-        if isinstance(value, list):
-            return [named(each) for each in value]
-        if not isinstance(value, int) or value < 0:
-            return None if isinstance(value, int) else value
-        return known[value]
+        value = plain(value)  # tensors and arrays of a transform
+        if isinstance(value, int):
+            return known[value] if value >= 0 else None
+        return [named(each) for each in value] if isinstance(value, list) else value
 
     return named
