@@ -1,5 +1,6 @@
 """``probe``: a linear model on the vectors of a network."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import ownbert
 from ownbert.exceptions import InputError, InputWarning
+from ownbert.fitting.network_probe import probe_layers
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.frozen_probe import embed_rows
 from support.cli import run_cli
@@ -65,3 +67,31 @@ def test_the_vector_of_a_long_text_is_the_mean_of_its_pieces(pretrained: Path):
     np.testing.assert_allclose(
         embed_rows(embedder, [(short,)]), embedder.encode([short]), atol=1e-6
     )
+
+
+def test_rows_of_a_group_are_held_out_together_and_the_latest_rows(
+    pretrained: Path, tmp_path: Path
+):
+    rng = np.random.default_rng(2)
+    labels = rng.permutation(["yes", "no"] * 12)  # by customer
+    pairs = [(customer, day) for customer in range(24) for day in range(6)]
+    rows = [(f"w{c} w{c} w{c} w{rng.integers(31)} w{d}", labels[c], c, d) for c, d in pairs]
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label", "customer", "day"), *rows])
+    given = (pretrained, "--train", path, "-o", tmp_path / "probe", "--overwrite")
+    alone, grouped = (run_cli("probe", *given, *more) for more in ((), ("--group", "customer")))
+    accuracy = [float(each.stdout.split("accuracy ")[1].split()[0]) for each in (alone, grouped)]
+    assert accuracy[0] > accuracy[1] + 0.1
+    assert "several rows have the same 'customer'" in alone.stderr
+    assert "groups: 24 in column 'customer'; the largest has 6 rows" in grouped.stderr
+    layers, _ = probe_layers(pretrained, path, group="customer")
+    assert all(accuracy[0] > layer.accuracy + 0.1 for layer in layers)
+    later = run_cli("probe", *given, "--time-column", "day")
+    assert "the 24 latest training rows: " in later.stdout
+    both = ("--layers", "--time-column", "day", "--group", "customer")
+    refused = run_cli("probe", pretrained, "--train", path, *both)
+    assert (refused.returncode, "nothing to train on" in refused.stderr) == (2, True)
+    with pytest.raises(InputError, match="has no column 'client'"):
+        ownbert.probe(pretrained, path, tmp_path / "no", group="client")
+    assert not (tmp_path / "no").exists()

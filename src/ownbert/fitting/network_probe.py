@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,18 +16,26 @@ from ownbert.files.writing import make_folder, missing_folders, remove_empty
 from ownbert.fitting.candidates import fit_on_folds, fit_probe, standardised
 from ownbert.fitting.comparison import ComparedModel, Comparison, deciding
 from ownbert.fitting.networks import copy_network, warnings_of
-from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
+from ownbert.fitting.rows.labelled_rows import (
+    LabelledRows,
+    find_task,
+    read_labelled,
+    split_notices,
+)
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.compute import Say, say_each
 from ownbert.inference.embedding.layer_embedder import LayerEmbedder
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.related_rows import SplitColumns
 
 _NAME = "probe"
 _BY_NAME = ColumnNames()
+_WARNING = "warning: "
 
 
 @in_float32
@@ -42,8 +49,11 @@ def probe(
     text_column: str | None = None,
     second_column: str | None = None,
     label_column: str | None = None,
+    group: str | None = None,
+    time_column: str | None = None,
     seed: int = 0,
     overwrite: bool = False,
+    say: Say | None = None,
 ) -> tuple[Scores, str]:
     """Fit a linear model on the text vectors of a frozen network.
 
@@ -59,8 +69,11 @@ def probe(
         text_column: column of the text; by default found by its usual names, as are the next two.
         second_column: column of the second text of a pair.
         label_column: column of the label.
+        group: column of groups, such as customers; rows of a group are held out together.
+        time_column: column of times; the latest rows are held out.
         seed: seed of the folds.
         overwrite: replace the contents of ``output``.
+        say: function that receives each note.
 
     Returns:
         The metrics on the held-out rows, and a description of these rows.
@@ -76,7 +89,8 @@ def probe(
             raise InputError(f"{folder} already contains a model; replace it with --overwrite")
         refuse_foreign(folder, (BLEND, "members", *others))
         columns = ColumnNames(text_column, second_column, label_column)
-        _, rows = _read(model, train, dev, task, columns, seed)
+        split = SplitColumns(group, time_column)
+        rows = _read(model, train, dev, task, columns, split, seed, say)
         new = missing_folders(folder / "members")
         work = make_folder(folder / "members" / f".{_NAME}.part")
         try:
@@ -107,14 +121,17 @@ def probe_layers(
     columns: ColumnNames = _BY_NAME,
     dev: str | Path | None = None,
     task: str | None = None,
+    group: str | None = None,
+    time_column: str | None = None,
     seed: int = 0,
+    say: Say | None = None,
 ) -> tuple[list[Scores], str]:
     """Like ``probe``, for each layer: compare how much the layers encode about the labels.
 
     A separate linear model with its own penalty is fitted on each layer; nothing is written.
 
     Args:
-        model: see ``probe``, as for ``train``, ``dev``, ``task`` and ``seed``.
+        model: see ``probe``, as for the others.
         columns: by default found by their usual names.
 
     Returns:
@@ -127,7 +144,8 @@ def probe_layers(
     Source: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier
     probes".
     """
-    _, rows = _read(model, train, dev, task, columns, seed)
+    split = SplitColumns(group, time_column)
+    rows = _read(model, train, dev, task, columns, split, seed, say)
     embedder = LayerEmbedder(model_folder(model))
     metrics = []
     for vectors in embedder.by_layer(embed_rows(embedder, rows.texts())):
@@ -145,15 +163,20 @@ def _read(
     dev: str | Path | None,
     task: str | None,
     columns: ColumnNames,
+    split: SplitColumns,
     seed: int,
-) -> tuple[Any, LabelledRows]:
-    """The task and its rows; warns where the score will say little."""
+    say: Say | None,
+) -> LabelledRows:
+    """The rows with their task; warns where the score will say little."""
     detected, description = find_task(train, columns, task), describe(model)
     detected.check_modality(description, model)
-    rows = read_labelled(detected, train, dev, seed=seed)
-    for warning in warnings_of(rows, description):
-        warn_of_input(warning.removeprefix("warning: "))
-    return detected, rows
+    rows = read_labelled(detected, train, dev, seed=seed, split=split)
+    for notice in (*warnings_of(rows, description), *split_notices(rows, split, train, dev)):
+        if notice.startswith(_WARNING):
+            warn_of_input(notice.removeprefix(_WARNING))
+        else:
+            say_each([notice], say)
+    return rows
 
 
 def draw_layers(values: Sequence[float], name: str, path: Path) -> None:

@@ -9,10 +9,12 @@ import typer
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.cli.options import Encoding, Overwrite, Quiet
+from ownbert.cli.progress import saying
 from ownbert.cli.recipe_options import chosen, settings_command
 from ownbert.exceptions import InputError
+from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.language import translated
-from ownbert.settings import setting
+from ownbert.settings import same_setting, setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import echo, say
 
@@ -29,6 +31,8 @@ class ProbeSettings:
     task: str | None = setting(
         None, "classify, multilabel or regress.", shown="detected from the labels"
     )
+    group: str | None = same_setting(FitRecipe, "group", panel=None)
+    time_column: str | None = same_setting(FitRecipe, "time_column", panel=None)
     layers: bool = setting(False, "Compare the vectors of all layers instead; writes no folder.")
     png: Path | None = setting(
         None, "With --layers: plot the comparison into this file.", needs=("layers",)
@@ -36,7 +40,8 @@ class ProbeSettings:
     seed: int = setting(0, "Seed for the folds.", check=between(0, limits.SEED, "[]"))
 
     def given(self) -> dict[str, Any]:
-        return {"dev": self.dev, "task": self.task, "seed": self.seed}
+        names = ("dev", "task", "group", "time_column", "seed")
+        return {name: getattr(self, name) for name in names}
 
 
 @settings_command
@@ -85,7 +90,9 @@ def probe(
     if output is None:
         raise InputError("-o is needed: the folder for the result; or use --layers")
     named = columns.settings()
-    scores, source = run(model, train, output, overwrite=overwrite, **named, **settings.given())
+    note = None if quiet else saying(quiet=quiet)
+    options: Any = {**named, **settings.given(), "overwrite": overwrite, "say": note}
+    scores, source = run(model, train, output, **options)
     if not quiet:
         values = (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in scores.values.items())
         shown = "   ".join(values)
@@ -102,7 +109,8 @@ def _compare_layers(
     png = settings.png
     if png is not None:
         figure_class(png)
-    scores, source = probe_layers(model, train, columns=columns, **settings.given())
+    options: Any = {**settings.given(), "say": None if quiet else saying(quiet=quiet)}
+    scores, source = probe_layers(model, train, columns=columns, **options)
     names = list(scores[0].values)
     if not quiet:
         echo(f"{translated(source)}:")

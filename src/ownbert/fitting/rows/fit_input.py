@@ -20,7 +20,7 @@ from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.networks import Corpus
 from ownbert.fitting.report.headline import known_test_groups, known_test_rows
 from ownbert.fitting.rows.added_rows import with_added
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled, split_notices
 from ownbert.fitting.rows.unlabelled_texts import UnlabelledTexts, characters_to_read
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import network_files, require_inside
@@ -29,9 +29,8 @@ from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
-from ownbert.tasks.related_rows import SplitColumns, group_warnings, row_key
+from ownbert.tasks.related_rows import SplitColumns, row_key
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
-from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
 from ownbert.views.tokens import text_kind
@@ -202,7 +201,7 @@ class FitInput:
         yield from self.notes
         yield from self.rows.task.notes()
         yield from (f"warning: {line}" for line in self.rows.task.warnings())
-        yield from self._split_notices()
+        yield from split_notices(self.rows, self.split, self.original, self.dev)
         rows, unit = self.rows.training, self.rows.task.unit
         for empty in empty_texts(LabelledSplit("training", rows, str(self.train), unit)):
             yield f"warning: {empty.line}"
@@ -222,30 +221,6 @@ class FitInput:
             yield f"the network learns from the {similar} that are most like the labelled ones"
         if warning := self._mismatch_warning():
             yield warning
-
-    def _split_notices(self) -> Iterator[str]:
-        """Messages about groups and times."""
-        rows, name = self.rows, self.split.group
-        counts = rows.group_counts
-        alone = counts.pop(None, 0)
-        task = self.rows.task
-        if name is None and isinstance(task, SentenceTask):
-            unused = task.unused_columns(self.original)
-            yield from group_warnings(self.original, unused, self.dev)
-        if name is not None:
-            largest = max(counts.values(), default=0)
-            yield f"groups: {len(counts):,} in column {name!r}; the largest has {largest:,} rows"
-            if alone:
-                yield f"warning: {alone:,} rows have no {name!r}; each is a group of its own"
-        shared = "a text" if name is None else "a text or a group"
-        if rows.left_out and not rows.refit:
-            unused = "no model is trained on them"
-            yield f"{rows.left_out:,} training rows share {shared} with a dev row: {unused}"
-        elif rows.left_out:
-            yield (
-                f"{rows.left_out:,} earlier rows share {shared} with one of the latest rows: they "
-                "are not trained on while models are compared"
-            )
 
     def test_notices(self) -> Iterator[str]:
         """Lines for a preview; a run reports this beside the score."""

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from ownbert.tasks.related_rows import (
     SplitColumns,
     clusters_of,
     fold_count,
+    group_warnings,
     split_by_time,
 )
 from ownbert.tasks.rows import Row
@@ -236,6 +237,40 @@ def read_labelled(
         refit = True
     file, targets = train if dev is None else dev, targets_of(task, rows)
     return LabelledRows(task, rows, targets, folds, refit, source, file, clusters)
+
+
+def split_notices(
+    rows: LabelledRows, split: SplitColumns, train: Source, dev: Source | None
+) -> Iterator[str]:
+    """Messages about groups and times.
+
+    Args:
+        rows: the rows.
+        split: columns of groups and times.
+        train: file of training rows.
+        dev: file of held-out rows.
+    """
+    name = split.group
+    counts = rows.group_counts
+    alone = counts.pop(None, 0)
+    task = rows.task
+    if name is None and isinstance(task, SentenceTask):
+        unused = task.unused_columns(train)
+        yield from group_warnings(train, unused, dev)
+    if name is not None:
+        largest = max(counts.values(), default=0)
+        yield f"groups: {len(counts):,} in column {name!r}; the largest has {largest:,} rows"
+        if alone:
+            yield f"warning: {alone:,} rows have no {name!r}; each is a group of its own"
+    shared = "a text" if name is None else "a text or a group"
+    if rows.left_out and not rows.refit:
+        unused = "no model is trained on them"
+        yield f"{rows.left_out:,} training rows share {shared} with a dev row: {unused}"
+    elif rows.left_out:
+        yield (
+            f"{rows.left_out:,} earlier rows share {shared} with one of the latest rows: they "
+            "are not trained on while models are compared"
+        )
 
 
 def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
