@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,10 @@ _SWITCHES = {"resume", "overwrite", "network", "dry_run"}
 # Shell commands, in which options stay as they are.
 _COMMAND = re.compile(r"(\bownbert [a-z]+(?: [^;,:(]*)?)")
 _state = {"on_command_line": False}
+# Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
+_ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
+# Messages of oneDNN when memory runs out; those about unsupported operations are longer.
+_NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
 
 
 @contextlib.contextmanager
@@ -96,6 +100,36 @@ def needing(message: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        raise InputError(message) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed; torch has no exception type for failures on a CPU."""
+    message = str(error)
+    if isinstance(error, MemoryError) or message in _NO_PRIMITIVE:
+        return True
+    return isinstance(error, RuntimeError) and any(part in message for part in _ALLOCATIONS)
+
+
+@contextlib.contextmanager
+def explaining_memory(sizes: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Turn a failed allocation into an ``InputError`` that names the settings to lower.
+
+    Args:
+        sizes: returns the settings that determine how much memory is needed, with their values;
+            None: chosen by the command.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        options = [
+            f"--{name.replace('_', '-')}" + (f"={value}" if isinstance(value, int) else "")
+            for name, value in sizes().items()
+        ]
+        lower = f"lower {' or '.join(options)}, or use" if options else "use"
+        message = f"out of memory; {lower} a smaller model or a smaller input"
         raise InputError(message) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from ownbert.exceptions import InputError
 from ownbert.serve.api.refusals import Refusal
@@ -27,6 +28,8 @@ class Worker:
         self.batches.append(items)
         if "bad" in items:
             raise InputError("bad is no number")
+        if "large" in items:
+            torch.empty(1 << 60)
         if "odd" in items:
             raise ZeroDivisionError
         return [2 * item for item in items]
@@ -91,6 +94,13 @@ def test_a_bad_request_spoils_no_other(scheduler, worker: Worker):
     assert [found[i] for i in (0, 1, 4)] == [[2], [4], [6]]
     assert [error.status for error in found[2:4]] == [422, 500]
     assert found[2].message == "bad is no number"
+
+
+def test_a_request_for_which_memory_does_not_suffice_is_told_what_to_lower(scheduler, worker):
+    found = asyncio.run(answers(scheduler, worker, ([1], 1), (["large"], 2), ([3], 2)))
+    assert (found[0], found[2]) == ([2], [6])
+    assert (found[1].status, found[1].code) == (503, "out_of_memory")
+    assert "lower --batch-tokens (now 10)" in found[1].message
 
 
 def test_nothing_is_computed_for_who_no_longer_waits(scheduler, worker: Worker):

@@ -1,10 +1,13 @@
 """Callbacks: real trainings that call them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import ownbert
+from ownbert import InputError
 from ownbert.checkpoint import CONFIG
 from ownbert.fitting.minutes_curve import Checkpoints
 from ownbert.fitting.rows.labelled_rows import read_labelled
@@ -65,6 +68,25 @@ def test_what_a_callback_raises_ends_the_run(topics: Path, tmp_path: Path):
             quiet=True,
             callbacks=ownbert.Callbacks(on_log=stop),
         )
+
+
+def test_what_to_lower_is_named_where_memory_does_not_suffice(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    callbacks = ownbert.Callbacks(on_log=lambda row: torch.empty(1 << 60) and None)
+    given: Any = {"quiet": True, "log_every": 1, "callbacks": callbacks}
+    with pytest.raises(InputError, match=r"lower batch_tokens=512 or max_length=\d+, or use a"):
+        ownbert.pretrain(
+            topics / "tokens", tmp_path / "bert", max_steps=3, batch_tokens=512, **given
+        )
+    rows = [("red1 9", "a"), ("blue2 8", "b")] * 10
+    with pytest.raises(InputError, match=r"lower batch_size=\d+ or max_length=\d+, or use a"):
+        ownbert.finetune(model=pretrained, train=rows, output=tmp_path / "out", **given)
+    with pytest.raises(InputError, match="lower batch_size=4 or max_length=") as caught:
+        ownbert.finetune(
+            model=pretrained, train=rows, seeds=2, batch_size=4, output=tmp_path / "two", **given
+        )
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_checkpoints_of_a_pretraining_are_measured(topics: Path, pretrained: Path, tmp_path: Path):

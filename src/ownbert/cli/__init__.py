@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.checks import whole_in_environment
 from ownbert.cli.other_names import meant, respelled
-from ownbert.exceptions import InputError, in_short, on_command_line
+from ownbert.exceptions import InputError, explaining_memory, in_short, on_command_line
 from ownbert.files.encodings import reading_as
 from ownbert.files.input_files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
@@ -74,10 +74,6 @@ OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
 # Inputs that are read completely at the start, so that they may be replaced.
 _REPLACED = ("config",)
 _INTERRUPTED = "interrupted; no incomplete output was left"
-# Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
-_ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
-# Messages of oneDNN when memory runs out; those about unsupported operations are longer.
-_NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
 # Options that determine how much memory a command needs.
 _LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # Longer words are truncated in messages.
@@ -220,33 +216,18 @@ def _guard_inputs(command: Any) -> Any:
             inputs, outputs = _paths(given)
             for output in outputs:
                 refuse_same(inputs, output)
-            try:
-                with protected(inputs), contextlib.ExitStack() as stack:
-                    if "encoding" in given:
-                        stack.enter_context(reading_as(given["encoding"]))
-                    return run(**given)
-            except (MemoryError, RuntimeError) as error:
-                if not _is_allocation(error):
-                    raise
-                raise InputError(_out_of_memory(given)) from error
+            sizes = {name: given[name] for name in _LOWER if name in given}
+            with (
+                explaining_memory(lambda: sizes),
+                protected(inputs),
+                contextlib.ExitStack() as stack,
+            ):
+                if "encoding" in given:
+                    stack.enter_context(reading_as(given["encoding"]))
+                return run(**given)
 
         command.callback = guarded
     return command
-
-
-def _is_allocation(error: Exception) -> bool:
-    """Whether an allocation failed; torch has no exception type for failures on a CPU."""
-    message = str(error)
-    if isinstance(error, MemoryError) or message in _NO_PRIMITIVE:
-        return True
-    return any(part in message for part in _ALLOCATIONS)
-
-
-def _out_of_memory(given: Mapping[str, Any]) -> str:
-    """The message after failed allocations: which options of the command to lower."""
-    options = [f"--{name.replace('_', '-')}" for name in _LOWER if name in given]
-    lower = f"lower {' or '.join(options)}, or use" if options else "use"
-    return f"out of memory; {lower} a smaller model or a smaller input"
 
 
 def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:

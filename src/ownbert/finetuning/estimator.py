@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, save
-from ownbert.exceptions import InputError, needing
+from ownbert.exceptions import InputError, explaining_memory, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
     column_names,
@@ -205,7 +205,8 @@ class TextEstimator(BaseEstimator):
             run = FinetuningRun(recipe, parts, labels=labels, with_card=self.output is not None)
             if classes is not None:
                 vars(run.task)["label_type"] = _LABEL_TYPES.get(classes.dtype.kind)
-            run.train(folder, quiet=not self.verbose)
+            with explaining_memory(lambda: run.sizes):
+                run.train(folder, quiet=not self.verbose)
             for name in ("_ready", "folder_"):
                 vars(self).pop(name, None)
             self._use_folder(open_folder(folder.path, Compute("cpu", packed=False)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.exceptions import InputError, in_short
+from ownbert.exceptions import InputError, explaining_memory, in_short
 from ownbert.files.encodings import reading_as
 from ownbert.files.folders import writing
 from ownbert.finetuning.finetune_folder import FinetuneFolder
@@ -84,6 +84,7 @@ def finetune(
             return load_finetuned(folder.path)[1]
         stack.enter_context(reading_as(recipe.data.encoding))
         run = FinetuningRun(recipe, sources=sources)
+        stack.enter_context(explaining_memory(lambda: run.sizes))
         run.callbacks = callbacks or run.callbacks
         run.check_adapting()
         if recipe.search.requested:

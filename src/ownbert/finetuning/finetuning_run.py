@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from operator import is_
 from pathlib import Path
+from typing import Any
 
 from ownbert.batches.loader import Loader
 from ownbert.batches.word_features import describe_features
@@ -181,6 +182,11 @@ class FinetuningRun(TrainingRun):
         six points of macro-F1 (docs/lab/fine-tuning.md)."""
         applies = recipe.task.class_weights is None and self.monitor.metric in BALANCED
         return applies and self.defaults.few and not self._has_soft_targets
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        of_text = {} if self.task.reads_arrays else {"max_length": self.max_length}
+        return super().sizes | of_text
 
     @property
     def _trained_per_evaluation(self) -> float:

@@ -19,7 +19,7 @@ from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
 from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.corpus.store import Store
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import writing
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
@@ -113,7 +113,8 @@ def pretrain(
         run = Pretraining(recipe, saved=folder.path if saved else None)
         run.callbacks = callbacks or run.callbacks
         run.with_card = run.with_curves = with_card
-        return run.execute(folder, quiet=quiet)
+        with explaining_memory(lambda: run.sizes | {"max_length": recipe.longest}):
+            return run.execute(folder, quiet=quiet)
 
 
 class Pretraining(TrainingRun):

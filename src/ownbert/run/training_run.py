@@ -65,6 +65,13 @@ class TrainingRun(ABC):
         """The run section of the recipe for the training loop, with max_steps or max_minutes."""
         return self.recipe.run
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The settings that determine how much memory training takes, with their values."""
+        data = self.recipe.data
+        names = ("batch_tokens", "batch_size", "max_length")
+        return {name: getattr(data, name) for name in names if getattr(data, name, None)}
+
     def execute(self, folder: RunFolder, *, quiet: bool) -> Model:
         """Train in ``folder``, together with the other processes under torchrun.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, is_out_of_memory
 from ownbert.serve.api.refusals import Refusal, bad_field
 
 # Computes the results of several items, in order.
@@ -129,6 +129,13 @@ class Scheduler:
             raise job.error
         if isinstance(job.error, InputError):
             raise bad_field(str(job.error))
+        if job.error is not None and is_out_of_memory(job.error):
+            raise Refusal(
+                503,
+                "the server is out of memory; send fewer or shorter texts, or start it with a "
+                f"lower --batch-tokens (now {self.batch_tokens:,})",
+                "out_of_memory",
+            ) from job.error
         if job.error is not None:
             raise Refusal(500, "the model failed on this request", "failed") from job.error
         return job

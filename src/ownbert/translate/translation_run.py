@@ -14,7 +14,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.loader import Loader, batches_once
 from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.config.encoder import EncoderConfig
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
@@ -94,7 +94,8 @@ def train_translation(
         )
         run = TranslationRun(recipe, saved=folder.path if folder.saved else None)
         run.callbacks = callbacks or run.callbacks
-        return run.execute(folder, quiet=quiet)
+        with explaining_memory(lambda: run.sizes):
+            return run.execute(folder, quiet=quiet)
 
 
 class TranslationRun(TrainingRun):

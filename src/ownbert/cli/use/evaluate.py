@@ -1,5 +1,6 @@
 """evaluate: metrics of a fine-tuned model."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,6 @@ from ownbert.language import translated
 from ownbert.terminal import console, echo, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from ownbert.tasks.metrics import Scores
 
 _LABELS = 100  # most labels in the table
@@ -148,7 +147,7 @@ def _show(scores: "Scores") -> None:
     echo("   ".join(_named(scores.values)))
 
 
-def _named(values: "Mapping[str, float]") -> "Iterator[str]":
+def _named(values: Mapping[str, float]) -> Iterator[str]:
     """Metrics with their names."""
     from ownbert.train.watch.metric_names import decimals, shown_name
 

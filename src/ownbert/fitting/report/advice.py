@@ -110,9 +110,11 @@ def _no_network(report: Report) -> list[Advice]:
     figure = f"the limit was {minutes:g} min" if isinstance(minutes, int | float) else "see above"
     if network is None and (failure := _network_failure(report)) is not None:
         if any(sign in failure.lower() for sign in _OUT_OF_MEMORY):
+            size, model = (report.settings.get(name) for name in ("size", "model"))
+            smaller = f"--size (now {size})" if size else "--model" if model else "--size"
             sentence = (
-                "Use a smaller --size or --device cpu, or end other programs that use the memory: "
-                "no network was trained, because the memory was too small."
+                f"Use a smaller {smaller} or --device cpu, or end other programs that use the "
+                "memory: no network was trained, because the memory was too small."
             )
         else:
             sentence = (
