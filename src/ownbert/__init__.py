@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ownbert.acceleration.speed_up import speed_up as speed_up
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
     from ownbert.config.encoder import EncoderConfig as EncoderConfig
     from ownbert.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
@@ -114,6 +115,7 @@ _MODULES = {
     "save": "hf.loading",
     "Scorer": "inference.scoring.score",
     "score": "inference.scoring.score",
+    "speed_up": "acceleration.speed_up",
     "topics": "unlabelled.topics",
     "to_label": "unlabelled.label",
 }

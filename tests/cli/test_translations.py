@@ -36,7 +36,7 @@ TEXTS, TEMPLATES = TABLES[""], TABLES["page"]
 # classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
 NOT_TRANSLATED = (
     "__init__.py",
-    *("hf/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
+    *("acceleration/", "hf/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
     *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves", "overlay")),
     "inspect/ranking_curves.py",

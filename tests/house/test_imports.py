@@ -54,6 +54,7 @@ ALLOWED = {
     "checkpoint": {"config", "families", "nn", "text"},
     "objectives": {"config", "text", "batches", "corpus", "nn", "checkpoint"},
     "hf": {"config", "batches", "families", "nn", "text", "checkpoint"},
+    "acceleration": {"config", "batches", "families", "nn", "hf"},
     "train": {"config", "batches", "nn", "objectives"},
     "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
     "views": {"batches", "corpus"},

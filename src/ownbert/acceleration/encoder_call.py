@@ -1,0 +1,418 @@
+"""A call of an encoder of Transformers, computed by its packed network or by Transformers.
+
+B sequences, S longest sequence, D hidden.
+"""
+
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.acceleration.encoder_network import (
+    EncoderNetwork,
+    Facts,
+    NotSupported,
+    evaluating,
+    require_encoder,
+)
+from ownbert.exceptions import InputError
+from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
+from ownbert.hf.forward_pass.xlnet_models import Memory, next_memory
+from ownbert.nn.model import Outputs
+
+log = logging.getLogger("ownbert.speed_up")
+
+# Whether the caller's result does not depend on the values at padding; None: the encoder's default.
+padding_is_unread: ContextVar[bool | None] = ContextVar("padding_is_unread", default=None)
+
+_TENSORS = (
+    *("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids"),
+    *("inputs_embeds", "perm_mask", "target_mapping"),
+)
+# ModernBERT's batch_size and seq_len are those of batches that it has packed itself.
+_OPTIONS = {
+    *("output_hidden_states", "output_attentions", "return_dict", "use_mems"),
+    *("batch_size", "seq_len"),
+}
+_DTYPES = (torch.float32, torch.bfloat16)
+_DEVICES = ("cpu", "cuda")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Hooks of Transformers 5 that do nothing unless Transformers computes the call.
+_OF_TRANSFORMERS = "transformers.utils."
+# Layers that compute the same in training and evaluation.
+_ALWAYS_ALIKE = (nn.Linear, nn.Embedding, nn.LayerNorm)
+# The comparison with Transformers: two rows, one of which is padded.
+_LENGTHS = (6, 4)
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+
+
+@dataclass
+class FastEncoder:
+    """The packed network of an encoder, and what was computed by it and by Transformers.
+
+    Args:
+        skips_padding: whether the values at padding may be zero.
+        on: whether the network is used.
+        network: the packed network; None: not supported.
+        reason: why it is not.
+        calls: number of calls that the packed network computed.
+        reasons: reasons why others were left to Transformers, with their numbers.
+    """
+
+    skips_padding: bool = False
+    on: bool = True
+    network: EncoderNetwork | None = None
+    reason: str = ""
+    calls: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    facts: Facts | None = None
+    form: "Form | None" = None
+
+    def __call__(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The result of ``model(*args, **kwargs)``; ``original`` is Transformers' forward pass."""
+        try:
+            _require_plain_run()
+            self._prepare(model, original)
+            given = named(original, model, args, kwargs)
+            result = self._compute(model, given)
+        except (NotSupported, InputError) as error:
+            reason = str(error)
+        else:
+            self.calls += 1
+            return result
+        self.note(reason, type(model).__name__)
+        return original(model, *args, **kwargs)
+
+    def note(self, reason: str, name: str) -> None:
+        """Count a call that is left to Transformers; a new reason is logged."""
+        if reason not in self.reasons:
+            log.warning("%s: Transformers computes such calls itself: %s", name, reason)
+        self.reasons[reason] += 1
+
+    def _prepare(self, model: Any, original: Callable[..., Any]) -> None:
+        """Build the network, or again if layers have changed since.
+
+        Raises:
+            NotSupported: the model is not supported.
+        """
+        if self.facts is None or not self.facts.hold():
+            self.facts, self.network, self.reason = Facts(model), None, ""
+            try:
+                network = EncoderNetwork(model)
+                _require_plain_parameters(network, model)
+                self.form = _compare(network, model, original)
+                self.network = network
+            except NotSupported as reason:
+                self.reason = str(reason)
+        if self.network is None:
+            raise NotSupported(self.reason)
+
+    def prepare(self, model: Any, original: Callable[..., Any]) -> None:
+        """Build the network now; a reason not to use it is logged."""
+        try:
+            self._prepare(model, original)
+        except NotSupported as reason:
+            log.warning("%s: Transformers computes it itself: %s", type(model).__name__, reason)
+
+    def _compute(self, model: Any, given: dict[str, Any]) -> Any:
+        assert self.network is not None
+        assert self.facts is not None
+        assert self.form is not None
+        require_encoder(model.config)
+        _require_plain_layers(model, self.facts)
+        dtype = _require_plain_parameters(self.network, model)
+        unread = padding_is_unread.get()
+        skips = self.skips_padding if unread is None else unread
+        skips &= not model._forward_hooks  # which read the hidden states
+        return compute(self.network, model, given, self.form, dtype, skips_padding=skips)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which an encoder of Transformers returns its results.
+
+    Args:
+        kind: the class of the output.
+        keeps_none: whether a tuple contains None for a missing pooler.
+        normed: whether the last of the hidden states is after the final norm.
+    """
+
+    kind: Any
+    keeps_none: bool
+    normed: bool
+
+
+def _require_plain_run() -> None:
+    if torch.compiler.is_compiling():
+        raise NotSupported("it is compiled")
+    if torch.jit.is_tracing():  # pyright: ignore
+        raise NotSupported("it is traced")
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
+        raise NotSupported("it is called inside a function transform of torch.func")
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            raise NotSupported("autocast")
+    hooks = torch.nn.modules.module
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        raise NotSupported("there are hooks on all modules")
+    if hooks._global_backward_hooks or hooks._global_backward_pre_hooks:
+        raise NotSupported("there are hooks on all modules")
+
+
+def _require_plain_layers(model: nn.Module, facts: Facts) -> None:
+    training = model.training
+    for module in facts.modules:
+        attributes = module.__dict__
+        if attributes["training"] is not training and type(module) not in _ALWAYS_ALIKE:
+            raise NotSupported("some layers are in training mode and others are not")
+        if module is model:
+            continue
+        if "forward" in attributes:
+            raise NotSupported(f"the forward pass of a {type(module).__name__} was replaced")
+        for name in _HOOKS:
+            for hook in attributes[name].values() if attributes[name] else ():
+                if not str(getattr(hook, "__module__", "")).startswith(_OF_TRANSFORMERS):
+                    raise NotSupported(f"there is a hook on a {type(module).__name__}")
+        if training and attributes.get("gradient_checkpointing", False):
+            raise NotSupported("gradient checkpointing")
+
+
+def _require_plain_parameters(network: EncoderNetwork, model: Any) -> torch.dtype:
+    """The dtype of all parameters."""
+    dtype, device = model.dtype, model.device
+    for parameter in network.parameters():
+        if type(parameter) not in (nn.Parameter, Tensor):
+            raise NotSupported(f"a parameter is a {type(parameter).__name__}")
+        if parameter.dtype != dtype or parameter.device != device:
+            raise NotSupported("its parameters have several dtypes or devices")
+    if dtype not in _DTYPES:
+        raise NotSupported(f"its parameters are {dtype}")
+    if device.type not in _DEVICES:
+        raise NotSupported(f"its parameters are on the device {device.type}")
+    return dtype
+
+
+def named(
+    original: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call that are not None, by name."""
+    given = dict(kwargs)
+    if args:
+        try:
+            bound = inspect.signature(original).bind(model, *args, **kwargs).arguments
+        except TypeError:
+            raise NotSupported("arguments that its forward pass does not accept") from None
+        given = dict(list(bound.items())[1:])
+        given |= given.pop("kwargs", {})
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def compute(
+    network: EncoderNetwork,
+    model: Any,
+    given: dict[str, Any],
+    form: Form,
+    dtype: torch.dtype,
+    *,
+    skips_padding: bool,
+) -> Any:
+    """The result of a call with named arguments.
+
+    Args:
+        skips_padding: whether the values at padding may be zero.
+
+    Raises:
+        NotSupported: the packed network does not support the arguments.
+    """
+    states = _option(model, given, "output_hidden_states")
+    tensors = {name: given[name] for name in _TENSORS if name in given}
+    for name, value in given.items():
+        if name in tensors or name in _OPTIONS or (name == "use_cache" and not value):
+            continue
+        raise NotSupported(f"the argument {name}")
+    if not isinstance(states, bool) or _option(model, given, "output_attentions"):
+        raise NotSupported("attention weights, or some hidden states, are returned")
+    _require_plain_tensors(tensors, network, model.device, dtype)
+    calls = network.family.calls
+    mems = calls.memory and _use_mems(model, given)
+    if calls.memory and "token_type_ids" not in given and torch.is_grad_enabled():
+        raise NotSupported("there are no token_type_ids")
+    # The last token of a text of MobileBERT reads the word of the padding after it.
+    neighbours = network.config.mobile is not None and network.config.mobile.trigram_input
+    dense = states or mems or neighbours or not skips_padding
+    packed = pack(PaddedInputs(**tensors), network.config, dense=dense)
+    masked = packed.context.layout.mask is not None
+    if network.config.local_attention and masked and torch.is_grad_enabled():
+        # In Transformers, padding that sees no token at all passes gradients on to all tokens.
+        raise NotSupported("gradients at padding of a model with local attention")
+    if states and torch.is_grad_enabled():
+        packed.context.returned = packed
+    out = network.run(
+        packed.batch, packed.context, training=model.training, keep_hidden=states or mems
+    )
+    memory = next_memory(model, out, packed, Memory((), None, True)) if mems else None
+    values = _values(network, form, packed, out, states=states, memory=memory)
+    if given.get("return_dict", getattr(model.config, "return_dict", True)):
+        return form.kind(**values)
+    none = network.has_pooler or form.keeps_none
+    return tuple(
+        value
+        for name, value in values.items()
+        if value is not None or (name == "pooler_output" and none)
+    )
+
+
+def _values(
+    network: EncoderNetwork,
+    form: Form,
+    packed: PackedInputs,
+    out: Outputs,
+    *,
+    states: bool,
+    memory: tuple[Tensor, ...] | None,
+) -> dict[str, Any]:
+    last = packed.context.last_hidden or out.hidden
+    shown = packed.shown(last)
+    values: dict[str, Any] = {"last_hidden_state": shown[-1]}
+    if "pooler_output" in form.kind.__dataclass_fields__:
+        values["pooler_output"] = out.pooled
+    if network.family.calls.memory:
+        values["mems"] = memory
+    if states:
+        layers: tuple[Any, ...] = out.hidden_states
+        if form.normed:
+            layers = (*layers[:-1], last)
+        values["hidden_states"] = tuple(x for h in layers for x in packed.shown(h))
+    return values
+
+
+def _option(model: Any, given: Mapping[str, Any], name: str) -> Any:
+    value = given.get(name)
+    return getattr(model.config, name, False) if value is None else value
+
+
+def _use_mems(model: Any, given: Mapping[str, Any]) -> bool:
+    value = given.get("use_mems")
+    name = "use_mems_train" if model.training else "use_mems_eval"
+    return bool(getattr(model.config, name) if value is None else value)
+
+
+def _require_plain_tensors(
+    tensors: Mapping[str, Any], network: EncoderNetwork, device: torch.device, dtype: torch.dtype
+) -> None:
+    for name, value in tensors.items():
+        if type(value) not in (Tensor, nn.Parameter):
+            raise NotSupported(f"{name} is a {type(value).__name__}")
+        if value.device != device:
+            raise NotSupported(f"{name} is on another device")
+        if value.requires_grad and name != "inputs_embeds":
+            raise NotSupported(f"{name} needs a gradient")
+    if ("input_ids" in tensors) == ("inputs_embeds" in tensors):
+        raise NotSupported("there must be either input_ids or inputs_embeds")
+    embeds = tensors.get("inputs_embeds")
+    if embeds is not None and (embeds.dtype != dtype or embeds.ndim != 3):
+        raise NotSupported(f"inputs_embeds contains {embeds.dtype}")
+    size = (tensors["input_ids"] if embeds is None else embeds).shape[:2]
+    if len(size) != 2 or 0 in size:
+        raise NotSupported(f"the shape {tuple(size)} of the input")
+    mask = tensors.get("attention_mask")
+    if mask is not None:
+        if mask.shape != size:
+            raise NotSupported(f"an attention_mask with {mask.ndim} dimensions or another length")
+        seen = mask == 1
+        if not bool((seen | (mask == 0)).all()):
+            raise NotSupported("an attention_mask with values besides 0 and 1")
+        if not bool(seen.any(1).all()):
+            raise NotSupported("a sequence without tokens")
+    embeddings = network.net.encoder.embeddings
+    tables = {
+        "input_ids": getattr(embeddings, "word", None),
+        "token_type_ids": getattr(embeddings, "token_type", None),
+        "task_type_ids": getattr(embeddings, "task_type", None),
+        "position_ids": getattr(embeddings, "position", None),
+    }
+    for name, table in tables.items():
+        ids = tensors.get(name)
+        if ids is None:
+            continue
+        if ids.dtype not in (torch.long, torch.int) or ids.shape not in (size, (1, size[1])):
+            raise NotSupported(f"the shape or dtype of {name}")
+        if table is not None and ids.device.type == "cpu":
+            least, most = (int(x) for x in torch.aminmax(ids))
+            if least < 0 or most >= table.num_embeddings:
+                raise NotSupported(f"{name} contains values that have no embedding")
+
+
+@torch.no_grad()
+def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) -> Form:
+    """Compare the packed network with Transformers on a small batch.
+
+    Returns:
+        The form of Transformers' results.
+
+    Raises:
+        NotSupported: the numbers differ, or Transformers cannot compute the batch.
+    """
+    dtype = model.dtype
+    size = len(_LENGTHS), max(_LENGTHS)
+    count = network.config.vocab_size
+    ids = (torch.arange(size[0] * size[1]) * 7919 + 17).remainder(count).view(size)
+    mask = (torch.arange(size[1]) < torch.tensor(_LENGTHS)[:, None]).long()
+    padding = getattr(model.config, "pad_token_id", None) or 0
+    ids = torch.where(mask.bool(), ids, padding).to(model.device)
+    given = {"input_ids": ids, "attention_mask": mask.to(model.device)}
+    if network.family.calls.memory:
+        given["token_type_ids"] = (ids > padding).long()
+    states = {"output_hidden_states": True, "return_dict": True}
+    with evaluating(model), torch.autocast(model.device.type, enabled=False):
+        try:
+            expected = original(model, **given, **states)
+            plain = original(model, **given, return_dict=False)
+        except Exception as error:
+            raise NotSupported(f"its own forward pass fails: {error}") from None
+        states_alike = torch.equal(expected.hidden_states[-1], expected.last_hidden_state)
+        form = Form(type(expected), any(value is None for value in plain), states_alike)
+        try:
+            actual = compute(network, model, {**given, **states}, form, dtype, skips_padding=False)
+            short = compute(
+                network, model, {**given, "return_dict": False}, form, dtype, skips_padding=False
+            )
+        except (InputError, TypeError) as error:
+            raise NotSupported(f"the packed network fails: {error}") from None
+    if [*actual.keys()] != [*expected.keys()] or len(short) != len(plain):
+        raise NotSupported("its results have another form")
+    for name, value in expected.items():
+        for ours, theirs in zip(_tensors(actual[name]), _tensors(value), strict=True):
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype or _differ(ours, theirs):
+                raise NotSupported(f"{name} differs")
+    return form
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif value is not None:
+        for part in value:
+            yield from _tensors(part)
+
+
+def _differ(ours: Tensor, theirs: Tensor) -> bool:
+    size = theirs.abs().max()
+    return not bool((ours - theirs).abs().max() <= _TOLERANCE[theirs.dtype] * size)
+
+
+@contextmanager
+def unread_padding(unread: bool) -> Iterator[None]:
+    """A context in which the caller's result depends on the values at padding, or does not."""
+    token = padding_is_unread.set(unread)
+    try:
+        yield
+    finally:
+        padding_is_unread.reset(token)

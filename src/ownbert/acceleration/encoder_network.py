@@ -1,0 +1,265 @@
+"""An encoder of Transformers as a packed network that computes with the encoder's own parameters.
+
+T tokens, B sequences, S longest sequence, D hidden.
+"""
+
+import copy
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ownbert.batches.batch import Batch
+from ownbert.config.encoder import EncoderConfig
+from ownbert.exceptions import InputError
+from ownbert.families import FAMILIES
+from ownbert.families.mapping.family import Family
+from ownbert.families.mapping.weight_map import (
+    Fuse,
+    Heads,
+    Renamed,
+    Reshape,
+    head_of,
+    their_names,
+    written_out,
+)
+from ownbert.nn.context import Context
+from ownbert.nn.model import Model, Outputs
+from ownbert.nn.undrawn import Undrawn, shapes_alone
+
+# Classes of Transformers without a head, by name: the encoders that are sped up.
+ENCODERS = {
+    name: family
+    for family in FAMILIES.values()
+    for name, spec in family.architectures.items()
+    if not spec.heads and not spec.decoder
+}
+# Values of attributes that describe a layer.
+_SIMPLE = (int, float, str, type(None), torch.dtype, FunctionType)
+_NO_FACTS = frozenset((*nn.Module().__dict__, "forward", "gradient_checkpointing", "layer_idx"))
+
+
+class NotSupported(Exception):
+    """The reason why a model or a call is left to Transformers."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The parameters of the encoder that a parameter of the packed network is made of.
+
+    Args:
+        ours: name in the packed network.
+        owners: the module of each parameter with its name there.
+        shapes: their shapes.
+    """
+
+    ours: str
+    rule: Renamed
+    owners: tuple[tuple[nn.Module, str], ...]
+    shapes: tuple[torch.Size, ...]
+
+    def value(self, config: EncoderConfig) -> Tensor:
+        """The parameter, differentiable with respect to those of the encoder."""
+        parts: list[Any] = [owner._parameters.get(leaf) for owner, leaf in self.owners]
+        for part, shape in zip(parts, self.shapes, strict=True):
+            if part is None or part.shape != shape:
+                raise NotSupported("the shape of a parameter has changed")
+        if isinstance(self.rule, Fuse):
+            return torch.cat(parts)
+        if isinstance(self.rule, Heads):
+            return self.rule.to_ours(parts)
+        return self.rule.to_ours(parts[0], config) if isinstance(self.rule, Reshape) else parts[0]
+
+
+class EncoderNetwork:
+    """The packed network of an encoder.
+
+    Args:
+        model: an encoder of Transformers.
+
+    Raises:
+        NotSupported: the encoder is not what its class and config describe, or the family's engine
+            does not support them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.family = _family(model)
+        self.config = _read_config(self.family, model)
+        self.has_pooler = getattr(model, "pooler", None) is not None
+        self.drops = _require_same_layers(model, _reference(model))
+        with shapes_alone():
+            self.net = Model(
+                self.config, (), pooler=self.has_pooler, model_type=self.family.model_type
+            )
+        for module in self.net.modules():
+            if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
+                module.fill_buffers()  # pyright: ignore[reportCallIssue]
+        self.sources = self._sources(model)
+        self._lock = threading.Lock()  # functional_call replaces the parameters of the network
+
+    def _sources(self, model: Any) -> list[Source]:
+        weight_map, owners, shapes = self.family.weight_map, {}, {}
+        modules = dict(model.named_modules())
+        for name, parameter in model.named_parameters():
+            place, _, leaf = name.rpartition(".")
+            full = weight_map.full_name(name)
+            owners[full] = modules[place], leaf
+            shapes[full] = torch.empty_like(parameter, device="meta")
+        ours, problems = weight_map.to_ours(shapes, self.config, ())
+        wanted = {name: p.shape for name, p in self.net.named_parameters()}
+        if problems or {name: tensor.shape for name, tensor in ours.items()} != wanted:
+            raise NotSupported("its parameters differ from those of its class")
+        sources, networks = [], dict(self.net.named_modules())
+        for rule in written_out(weight_map.rules, self.config):
+            if not isinstance(rule, Renamed) or head_of(rule) is not None:
+                continue
+            names = their_names(rule)
+            if rule.ours not in wanted or not owners.keys() >= {*names}:
+                continue
+            of = tuple(owners[name] for name in names)
+            sources.append(Source(rule.ours, rule, of, tuple(shapes[name].shape for name in names)))
+            table = networks[rule.ours.rpartition(".")[0]]
+            if isinstance(table, nn.Embedding):
+                table.padding_idx = getattr(of[0][0], "padding_idx", None)
+        return sources
+
+    def parameters(self) -> Iterator[Any]:
+        """The parameters of the encoder that the network computes with."""
+        for source in self.sources:
+            for owner, leaf in source.owners:
+                yield owner._parameters.get(leaf)
+
+    def run(self, batch: Batch, context: Context, *, training: bool, keep_hidden: bool) -> Outputs:
+        """Compute the network with the current parameters of the encoder."""
+        weights = {source.ours: source.value(self.config) for source in self.sources}
+        with self._lock:
+            self.net.train(training and self.drops)
+            return functional_call(
+                self.net,
+                weights,
+                (batch, ()),
+                {"context": context, "keep_hidden": keep_hidden},
+                strict=False,
+            )
+
+
+class Facts:
+    """The layers of a model and their attributes, to notice changes.
+
+    Args:
+        model: a model of Transformers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = tuple(model.modules())
+        self._values: list[tuple[dict[str, Any], str, Any]] = []
+        for module in self.modules:
+            self._values += [(module._modules, *item) for item in module._modules.items()]
+            if module is not model:
+                self._values += [(module.__dict__, *item) for item in _attributes(module).items()]
+        self._counts = [(module._modules, len(module._modules)) for module in self.modules]
+
+    def hold(self) -> bool:
+        """Whether nothing has changed."""
+        return all(
+            kept.get(name) is value or kept.get(name) == value for kept, name, value in self._values
+        ) and all(len(modules) == count for modules, count in self._counts)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    if hasattr(module, "post_init"):  # a model, whose attributes are not those of a layer
+        return {}
+    return {
+        name: value
+        for name, value in module.__dict__.items()
+        if name not in _NO_FACTS and not name.startswith("_") and isinstance(value, _SIMPLE)
+    }
+
+
+def _family(model: Any) -> Family:
+    for kind in type(model).__mro__:
+        if kind.__name__ in ENCODERS and kind.__module__.startswith("transformers."):
+            return ENCODERS[kind.__name__]
+    raise NotSupported(f"{type(model).__name__} is not an encoder that ownbert knows")
+
+
+def require_encoder(config: Any) -> None:
+    """Check that a config of Transformers is that of an encoder with plain attention."""
+    if getattr(config, "is_decoder", False):
+        raise NotSupported("it is a decoder")
+    implementation = getattr(config, "_attn_implementation", "eager")
+    if implementation not in ("eager", "sdpa"):
+        raise NotSupported(f"its attention is {implementation}")
+
+
+def _read_config(family: Family, model: Any) -> EncoderConfig:
+    require_encoder(model.config)
+    try:
+        return family.read_config(model.config.to_dict())
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        raise NotSupported(f"its config is not supported: {error}") from None
+
+
+def _reference(model: Any) -> nn.Module:
+    """A new model of the same class and config, without values."""
+    kind = next(k for k in type(model).__mro__ if k.__module__.startswith("transformers."))
+    options = {}
+    if "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
+        options["add_pooling_layer"] = getattr(model, "pooler", None) is not None
+    # Pruning heads needs values.
+    empty = Undrawn() if getattr(model.config, "pruned_heads", None) else shapes_alone()
+    try:
+        with torch.random.fork_rng(devices=[]), empty:
+            return kind(copy.deepcopy(model.config), **options)
+    except Exception as error:  # a config that its class does not accept any more
+        raise NotSupported(f"its config describes no model: {error}") from None
+
+
+def _require_same_layers(model: nn.Module, reference: nn.Module) -> bool:
+    """Check that a model has the layers of a new one.
+
+    Returns:
+        Whether it has the dropout rates of its config; otherwise all are 0.
+    """
+    layers, expected = dict(model.named_modules()), dict(reference.named_modules())
+    for name in sorted(layers.keys() ^ expected.keys()):
+        raise NotSupported(f"{name} is {'new' if name in layers else 'missing'}")
+    rates, changed = [], ""
+    for name, module in layers.items():
+        if not name:
+            continue
+        other = expected[name]
+        if type(module) is not type(other):
+            raise NotSupported(f"{name} is a {type(module).__name__}")
+        mine, default = _attributes(module), _attributes(other)
+        for key in sorted(mine.keys() | default.keys()):
+            is_rate = "drop" in key or (key == "p" and isinstance(module, nn.Dropout))
+            is_rate = is_rate and isinstance(mine.get(key), int | float)
+            rates += [mine[key]] if is_rate else []
+            if mine.get(key) != default.get(key):
+                changed = f"{name}.{key} is {mine.get(key)}, not {default.get(key)}"
+                if not is_rate:
+                    raise NotSupported(changed)
+    if changed and any(rates):
+        raise NotSupported(changed)
+    return not changed
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A context in which all layers are in evaluation mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
