@@ -341,6 +341,8 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
                 continue
         if kind is str and isinstance(value, str | Path):
             return str(value)
+        if origin is Mapping and isinstance(value, Mapping):
+            return dict(value)
         if is_dataclass(kind) and isinstance(value, Mapping):
             return apply_values(kind(), value, f"{name}.")
         if origin is tuple and isinstance(value, list | tuple):

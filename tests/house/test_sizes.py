@@ -6,15 +6,12 @@ from pathlib import Path
 from support.source_code import SOURCE, nodes
 
 FILES = sorted(SOURCE.rglob("*.py"))
-MODULES, LINES, STATEMENTS = 15, 500, 60
+MODULES, LINES, STATEMENTS = 25, 600, 60
 LONG_FILES = {
-    "finetuning/finetuning_run.py": "one run, in the order of its steps",
     "hf/tokenizers/pretrained_tokenizer.py": "one class, with the API of Transformers' tokenizers",
     "inference/embedding/embedder.py": "one class, with the API of sentence-transformers",
-    "serve/served_model.py": "one class, with all that a request may ask of a model",
     "tables/columns.py": "tables of usual names",
     "tables/labels.py": "the ways to write labels, which are told apart",
-    "tasks/finetune_recipe.py": "declarations of settings",
     "tasks/task.py": "the interface of tasks, half of it documentation",
 }
 LONG_FUNCTIONS = {"train/loop.py _train_phases": "a training can be read from top to bottom"}

@@ -155,7 +155,7 @@ def test_a_rare_label_that_is_predicted_below_one_half_is_not_unknown_for_that(t
     saved = HeldOut.load(tmp_path / "m" / HELD_OUT, ("no", "yes"), models_of(model.rows_predictor))
     assert saved is not None
     np.testing.assert_allclose(saved.doubt(own), 1 - preferred.max(1))
-    earlier = replace(saved, decision=None)
+    earlier = replace(saved, decision=None, probabilities=None, truth=None)
     earlier.save(tmp_path / "m" / HELD_OUT)
     first = ownbert.Predictor(tmp_path / "m")(texts[:1], unknown=0.15)[0]
     assert first["unknown_score"] == pytest.approx(min(scores[0], 1 - scores[0]), abs=1e-3)
@@ -246,7 +246,10 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
         (("--coverage", "1"), "--coverage is 1.0; it must be between 0 and 1"),
         (("--unknown", "0"), "--unknown is 0.0; it must be between 0 and 1"),
         (("--unknown", "0.0001"), "held-out rows are too few to refuse 0.0001 of the texts"),
-        (("--calibrate", "none.csv"), "--calibrate requires --unknown or --coverage"),
+        (
+            ("--calibrate", "none.csv"),
+            "--calibrate requires --unknown, --coverage or a --threshold",
+        ),
         (("--coverage", "0.9", "--calibrate", "none.csv"), "none.csv"),
     ],
 )

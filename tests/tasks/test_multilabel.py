@@ -23,10 +23,11 @@ from ownbert.batches.batch import Example, pack
 from ownbert.cli import app
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.finetune_recipe import TaskSettings
-from ownbert.tasks.multilabel import MultiLabelTask, best_threshold, score_multilabel
+from ownbert.tasks.multilabel import MultiLabelTask, score_multilabel
 from ownbert.tasks.row_objectives import MultiLabelObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
+from ownbert.tasks.thresholds import best_thresholds
 from support.floats import assert_close
 from support.plots import matplotlib_installed
 
@@ -298,7 +299,7 @@ def test_scores_equal_scikit_learns(rows, cut):
     table = np.asarray(rows, dtype=float)
     true, p = table[:, :3], table[:, 3:] / 8  # with ties
     said = p >= cut / 8
-    scores = score_multilabel(true, p, cut / 8, LABELS)
+    scores = score_multilabel(true, p, said, LABELS)
     assert scores.micro_f1 == pytest.approx(f1_score(true, said, average="micro", zero_division=0))
     macro = f1_score(true, said, average="macro", zero_division=np.nan)
     assert scores.macro_f1 == pytest.approx(np.nan_to_num(macro))
@@ -316,7 +317,7 @@ def test_scores_equal_scikit_learns(rows, cut):
 def test_no_threshold_is_better_than_the_best(rows):
     table = np.asarray(rows, dtype=np.float32)
     true, p = table[:, :3], table[:, 3:] / 8
-    best = best_threshold(true, p)
+    best = best_thresholds(true, p, "micro_f1")[0]
 
     def f1(threshold: float) -> float:
         said = p >= threshold

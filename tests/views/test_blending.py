@@ -1,10 +1,13 @@
 """Blends: weights, their gradient, and estimates that owe nothing to choosing them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 from sklearn.metrics import f1_score
 
+from ownbert.fitting.decisions import _best_of_two, _value_of_two
 from ownbert.views.blending import (
     blend,
     cross_fitted,
@@ -195,11 +198,6 @@ def test_weights_and_frequencies_fitted_together_find_more_rare_labels():
     assert scores[2] > scores[1] + 0.03
 
 
-def f1_of_two(truth: np.ndarray, predicted: np.ndarray) -> float:
-    pairs = np.stack([truth[predicted == i].sum(0) for i in (0, 1)])
-    return float((2 * np.diag(pairs) / (pairs.sum(0) + pairs.sum(1) + 1e-9)).mean())
-
-
 def churn(seed: int, count: int) -> tuple[Targets, np.ndarray, np.ndarray]:
     """Labels of which one row in ten has the second, and log-probabilities of a model."""
     rng = np.random.default_rng(seed)
@@ -212,7 +210,9 @@ def test_probabilities_of_a_rare_label_are_true_and_the_decision_finds_it():
     """Offsets for macro-F1 were added to the probabilities: P(yes) had a mean of .149 for a rate of
     .108, and of those at .6 to .8 a third were yes."""
     targets, scores, counts = churn(0, 2000)
-    fitted = fit_decided([scores], targets, counts, value=f1_of_two)
+    value = partial(_value_of_two, metric="macro_f1", positive=1)
+    decide = partial(_best_of_two, value=value)
+    fitted = fit_decided([scores], targets, counts, decide=decide)
     new, fresh, _ = churn(1, 20_000)
     logs = log_softmax(blend([fresh], fitted.weights, fitted.offsets))
     yes = np.exp(logs[:, 1])

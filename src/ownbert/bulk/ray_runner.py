@@ -56,7 +56,7 @@ def predict_with_ray(
     precision: str | None = None,
     network: bool = False,
     top_k: int | None = DEFAULT,
-    threshold: float | None = None,
+    threshold: Any = None,
     probabilities: bool = False,
     unknown: float | None = None,
     coverage: float | None = None,

@@ -116,6 +116,7 @@ _LARGEST = 2**63 - 1  # EncoderConfig checks narrower bounds
 _WHOLE = whole(-_LARGEST, _LARGEST)
 _NUMBER = number(-1e300, 1e300)
 _TAGS = dict_of(list_of(text, most=MOST_LABELS), most=limits.FEATURES)
+_THRESHOLDS = list_of(number(0, 1), most=MOST_LABELS)
 _TASK = record(
     {
         "name": text,
@@ -126,7 +127,7 @@ _TASK = record(
         "positive": maybe(text),
         "features": _TAGS,
         "first_label": maybe(_NUMBER),
-        "threshold": maybe(_NUMBER),
+        "threshold": maybe(either(_NUMBER, _THRESHOLDS, wanted="a number, or several")),
         "label_type": maybe(one_of("bool", "int", "float")),
     }
 )

@@ -284,7 +284,7 @@ class AbstainSettings:
     )
     calibrate: Path | None = setting(
         None,
-        "Labelled rows not used for training, for --unknown and --coverage; saved in the folder.",
+        "Labelled rows not used for training, for these options; saved in the folder.",
         shown="held-out rows of fit, dev rows of finetune",
     )
 

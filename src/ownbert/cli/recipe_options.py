@@ -216,7 +216,7 @@ def help_all(rest: Mapping[str, str | None]) -> Any:
 def _plain(kind: Any) -> type:
     """The type of a setting's option; str for settings that are lists."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((k for k in kinds if k in (bool, int, float)), str)
+    return str if str in kinds else next((k for k in kinds if k in (bool, int, float)), str)
 
 
 def shown_default(default: Any, flag: str) -> str:

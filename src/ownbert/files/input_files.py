@@ -92,6 +92,17 @@ def protected(sources: Any) -> Iterator[None]:
         _pipes.reset(pipes)
 
 
+@contextlib.contextmanager
+def changed_in_place(sources: Any) -> Iterator[None]:
+    """Permit, inside the block, to overwrite these inputs; ``sources`` are as for
+    ``refuse_same``."""
+    token = _protected.set(_protected.get() - _identities(sources))
+    try:
+        yield
+    finally:
+        _protected.reset(token)
+
+
 def _identities(sources: Any) -> frozenset[_Identity]:
     identities = set()
     for source in sources if isinstance(sources, list | tuple) else [sources]:

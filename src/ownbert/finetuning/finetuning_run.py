@@ -350,7 +350,7 @@ class FinetuningRun(TrainingRun):
             job.display.say(line)
         if line := self._still_rising(job, output):
             job.display.say(line)
-        for line in () if scores is None else scores.warnings:
+        for line in () if scores is None else (*self.task.missed, *scores.warnings):
             job.display.say(f"warning: {line}")
         checked = self._check_precision(model)
         model = self._save_model(model, output)

@@ -23,6 +23,7 @@ from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
+from ownbert.tasks.thresholds import Aim
 from ownbert.train.loop import affordable_tokens
 
 # Minimum dev rows to evaluate even with very few training rows, so that metrics are meaningful.
@@ -141,6 +142,12 @@ class LabelledSplits:
             if task.takes_soft_targets:
                 refuse_soft_targets(self.dev_rows, dev)
             task.check(self.dev_rows, dev, known)
+        elif aims := [t for t in task.given_thresholds.items() if isinstance(t[1], Aim)]:
+            label, aim = aims[0]
+            raise InputError(
+                f"--threshold {label}={aim} is chosen on dev rows, and there are none; give them "
+                "with --dev"
+            )
 
     def encode(self, builder: Any) -> None:
         """Encode the rows for a model."""

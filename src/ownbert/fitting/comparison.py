@@ -1,22 +1,19 @@
 """Compares the candidates of ``fit`` and blends them. N: held-out rows, C: labels or values."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ownbert.exceptions import InputError
+from ownbert.fitting.decisions import deciding, how_to_decide
 from ownbert.fitting.rows.labelled_rows import LabelledRows, targets_of
-from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.watch.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
     Decided,
@@ -85,7 +82,7 @@ class Judged:
     """A model's results for held-out rows, and its metrics on them.
 
     Args:
-        task: the task, with the threshold of this model.
+        task: the task.
         rows: N held-out rows.
         targets: their targets.
         found: scores and decisions for these rows.
@@ -114,16 +111,12 @@ class Judged:
     @cached_property
     def decided(self) -> list[Any]:
         """The prediction for each row."""
-        task, unknown = copy.copy(self.task), self.found.unknown
-        if not isinstance(task, SingleLabelTask):
-            return task.decide_each(list(self.outputs), self.rows, unknown.tolist())
-        found = []
-        for output, decision, row, note in zip(
-            self.outputs, self.found.decision, self.rows, unknown.tolist(), strict=True
-        ):
-            task.decision = decision
-            found.append(task.decide(output, row, note))
-        return found
+        unknown = self.found.unknown.tolist()
+        every = zip(self.outputs, self.found.decision, self.rows, unknown, strict=True)
+        return [
+            deciding(self.task, decision).decide(output, row, note)
+            for output, decision, row, note in every
+        ]
 
     @property
     def predictions(self) -> list[Any]:
@@ -204,8 +197,10 @@ class Comparison:
         self.clusters = rows.clusters[rows.held_out]
         self.counts = rows.label_counts
         balanced = self.metric in (*BALANCED, "f1")
+        unequal = self.counts is not None and self.counts.min() < self.counts.max()
+        decide = how_to_decide(rows.task, self.metric, balanced=balanced and unequal)
         # Options of ``fit_decided``.
-        self._options: dict[str, Any] = {"balanced": balanced, "value": self._two_labels}
+        self._options: dict[str, Any] = {"balanced": balanced, "decide": decide}
         self._adjusted: dict[str, Judged] = {}
         self.fitted = fit_decided(self._scores, self.targets, self.counts, **self._options)
 
@@ -217,28 +212,10 @@ class Comparison:
         return self.judge(found)
 
     def judge(self, found: Decided) -> Judged:
-        """The results (N, C), or (n, C) of the first fold, with the task's threshold set to the one
-        with the best metric on rows with a known feature."""
-        task = copy.copy(self.rows.task)
+        """The results (N, C), or (n, C) of the first fold."""
         held_out = self.rows.held_out[: len(found)]
         rows = [self.rows.rows[i] for i in held_out]
-        known = np.flatnonzero(~found.unknown)
-        if isinstance(task, MultiLabelTask) and len(known):
-            outputs = list(from_scores(task.name, found.scores[known]))
-            task.tune(outputs, EncodedRows([]), [rows[i] for i in known])
-        return Judged(task, rows, self.rows.targets[held_out], found, self.metric)
-
-    @property
-    def _two_labels(self) -> Any:
-        """The metric of a task with two labels; see ``fit_decided``. None for others."""
-        task: Any = self.rows.task
-        if task.name != "classify" or len(task.labels) != 2:
-            return None
-        return partial(
-            _value_of_two,
-            metric=self.metric,
-            positive=task.labels.index(task.positive_label),
-        )
+        return Judged(self.rows.task, rows, self.rows.targets[held_out], found, self.metric)
 
     @property
     def members(self) -> list[tuple[ComparedModel, float]]:
@@ -354,12 +331,13 @@ class Comparison:
         Rare labels occur too rarely in the first fold to fit a decision: models with scores for its
         rows alone have that of the blend (docs/lab/distilled-network.md).
         """
+        fitting = dict(self._options)
         if self.rows.task.name == "multilabel" and model.joined:
             # Offsets were fitted when the linear models were built in.
-            return {"offsets": np.zeros(self.targets.size)}
-        if self.counts is None or len(known_logits(model)) == len(self.targets):
-            return dict(self._options)
-        return {**self._options, "decision": self.fitted.decision}
+            fitting["offsets"] = np.zeros(self.targets.size)
+        if len(known_logits(model)) < len(self.targets):
+            fitting["decision"] = self.fitted.decision
+        return fitting
 
     def worth(self, model: ComparedModel | None) -> float:
         """The metric of a candidate, or of the blend (None), negated where lower is better."""
@@ -416,27 +394,6 @@ class Comparison:
         """
         targets = targets_of(self.rows.task, rows)
         return Judged(like.task, rows, targets, found, self.metric).value()
-
-
-def _value_of_two(truth: np.ndarray, predicted: np.ndarray, *, metric: str, positive: int) -> float:
-    """A metric of two labels; see ``fit_decided``."""
-    pairs = np.stack([truth[predicted == i].sum(0) for i in (0, 1)])  # predicted, true
-    right, sums = np.diag(pairs), pairs.sum(0) + pairs.sum(1)
-    f1 = 2 * right / np.maximum(sums, 1e-9)
-    if metric == "f1":
-        return float(f1[positive])
-    if metric == "mcc":
-        products = pairs.sum(0).prod() * pairs.sum(1).prod()
-        return float((right.prod() - pairs[0, 1] * pairs[1, 0]) / np.sqrt(max(products, 1e-9)))
-    return float(f1.mean())
-
-
-def deciding(task: Task, decision: np.ndarray) -> Task:
-    """A copy of a task that chooses labels with a decision (C)."""
-    task = copy.copy(task)
-    if isinstance(task, SingleLabelTask):
-        task.decision = tuple(map(float, decision)) if np.any(decision) else None
-    return task
 
 
 def known_logits(model: ComparedModel) -> np.ndarray:

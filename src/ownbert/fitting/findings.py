@@ -13,6 +13,7 @@ from ownbert.checkpoint import describe
 from ownbert.exceptions import InputError
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.comparison import ComparedModel, Comparison, Judged, best_network
+from ownbert.fitting.decisions import deciding
 from ownbert.fitting.minutes_curve import Points
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
@@ -38,6 +39,8 @@ from ownbert.views.linear_models import fit_linear
 from ownbert.views.view_features import VIEWS, Texts
 
 BLEND_TITLE = "blend of all"
+# Most labels whose thresholds are shown.
+_SHOWN = 20
 _SAMPLES, _FEWEST_SAMPLES = 200, 20  # bootstrap samples
 # Maximum number of timed texts; the first few suffice if they take long (seconds).
 TIMED, _TIMED_FIRST, _LONG = 64, 8, 0.5
@@ -135,13 +138,14 @@ def make_report(
 def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
     """How labels are chosen: the probability from which a label is predicted, if it is not .5 or
     the largest."""
-    task = judged.task
+    task = deciding(judged.task, fitted.decision)
     if isinstance(task, MultiLabelTask):
         values = np.atleast_1d(task.threshold)
         shown = [f"{value:.3f}" for value in values]
         if len(values) > 1:
             shown = [f"{label} {value}" for label, value in zip(task.labels, shown, strict=True)]
-        return {"threshold": ", ".join(shown)}
+        more = ", ..." if len(shown) > _SHOWN else ""
+        return {"threshold": ", ".join(shown[:_SHOWN]) + more}
     if task.name == "classify" and len(task.labels) == 2 and np.any(fitted.decision):
         first, second = fitted.decision
         least = 1 / (1 + np.exp(second - first))

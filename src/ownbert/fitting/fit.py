@@ -26,7 +26,8 @@ from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import PROBE_VECTORS, view_names
-from ownbert.fitting.comparison import ComparedModel, deciding, known_logits
+from ownbert.fitting.comparison import ComparedModel, known_logits
+from ownbert.fitting.decisions import deciding, missed_thresholds
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.fit_progress import Progress
@@ -462,6 +463,9 @@ class Fit:
             self.progress.say(f"saved {self.folder}")
             return
         self.attempt("report.html", lambda: write_report(report, self.folder))
+        judged = compared.used[2]
+        for line in missed_thresholds(rows.task, judged.scores, judged.targets):
+            self.progress.say(f"warning: {line}")
         if warning := self.attempt("README.md", lambda: write_fit_card(self.folder, report)):
             self.progress.say(warning)
         self.progress.finish(report, self.folder)

@@ -1,6 +1,8 @@
 """The settings of ``ownbert fit``, with their defaults."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ownbert import limits
 from ownbert.checks import between, one_of
@@ -61,6 +63,14 @@ class FitRecipe(CheckedSettings):
     label_names: str | None = same_setting(TaskSettings, "label_names")
     skip_unlabelled: bool = same_setting(TaskSettings, "skip_unlabelled")
     positive: str | None = same_setting(TaskSettings, "positive")
+    threshold: float | str | Mapping[str, Any] | None = same_setting(
+        TaskSettings,
+        "threshold",
+        help="Probability from which a label is predicted, of two labels or of several per row: "
+        "yes=0.9; or chosen on the held-out rows: yes=precision:0.9, yes=recall:0.9, or "
+        "yes=cost:10 (a missed yes costs 10 false alarms).",
+        shown="the best for the metric",
+    )
     encoding: str | None = same_setting(FinetuneData, "encoding")
     task: str | None = setting(
         None,

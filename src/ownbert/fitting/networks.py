@@ -24,6 +24,7 @@ from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.fitting.rows.unlabelled_texts import some_texts
+from ownbert.inference.chosen_thresholds import decides
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.settings import resolve
@@ -49,8 +50,6 @@ _CHARACTERS_PER_SECOND, _CHARACTERS_ON_GPU = 250_000, 1_000_000
 _ON_GPU = {"size": "mini", "batch_tokens": 16_384}
 # Labelled texts in which words missing in a vocabulary are counted.
 _EXAMINED = 1000
-# What a task decides by: keys of ``ownbert_task``.
-_DECIDES = ("threshold", "decision")
 # Minimum seconds of a training.
 _SHORTEST = 2.0
 
@@ -286,6 +285,7 @@ def finetuning_run(
 ) -> FinetuningRun:
     """The fine-tuning run of ``base`` on rows, which may have soft targets."""
     task, of_task = rows.task, rows.task.settings
+    of_task = replace(of_task, threshold=None)  # that of the blend is chosen afterwards
     if task.name == "classify":  # the blend already corrects for rare labels
         of_task = replace(of_task, class_weights="equal")
     options = {"model.folder": str(base), "seed": seed, "device": device, **(settings or {})}
@@ -338,10 +338,7 @@ def calibrate_network(folder: Path, task: Task, factor: float, offsets: np.ndarr
     with torch.no_grad():
         last.weight *= factor
         last.bias.copy_(last.bias * factor + torch.as_tensor(offsets, dtype=last.bias.dtype))
-    saved = task.values().get(KEY, {})
-    decides = {name: saved[name] for name in _DECIDES if name in saved}
-    if decides:
-        values[KEY] = {**values.get(KEY, {}), **decides}
+    values[KEY] = {**values.get(KEY, {}), **decides(task)}
     save(model, folder, architecture=description.architecture, values=values)
     if agreed:  # the layers that bfloat16 affects are the same
         record_agreement(folder, ANSWERS)

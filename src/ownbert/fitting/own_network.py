@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.fitting.comparison import Comparison, best_network, deciding
+from ownbert.fitting.comparison import Comparison, best_network
+from ownbert.fitting.decisions import deciding
 from ownbert.fitting.networks import calibrate_network, copy_network
 from ownbert.inference.blend import ROOT, Blend, BlendMember, OwnNetwork, blend_of
 from ownbert.tasks.task import Task

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ownbert.checkpoint.model_files import CONFIG
 from ownbert.checks import list_of, maybe, number, object_, record, text, whole
 from ownbert.config.head_spec import MOST_LABELS
@@ -161,7 +163,7 @@ class Blend:
             task = restored_task(name, settings, labels, columns)
             if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
                 raise ValueError(f"the columns are {settings['columns']!r}")
-            if not 0 <= getattr(task, "threshold", 0.5) <= 1:
+            if not 0 <= np.min(least := getattr(task, "threshold", 0.5)) <= np.max(least) <= 1:
                 raise ValueError(f"the threshold is {settings['threshold']!r}")
         except InputError:
             raise

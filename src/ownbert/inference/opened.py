@@ -272,7 +272,7 @@ def list_members(folder: Path) -> list[Path]:
 
 
 def combine_tasks(tasks: Sequence[Task]) -> Task:
-    """The task of an ensemble: the first member's, with the mean of all thresholds.
+    """The task of an ensemble: the first member's, with the mean of all thresholds and decisions.
 
     Raises:
         InputError: the task's predictions cannot be averaged.
@@ -283,10 +283,20 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
             raise InputError(
                 f"predictions of several models cannot be averaged for {task.name}; use one of them"
             )
-        found = (getattr(each, "threshold", None) for each in tasks)
-        if thresholds := [threshold for threshold in found if threshold is not None]:
-            task.threshold = float(np.mean(thresholds))  # type: ignore[attr-defined]
+        task = copy.copy(task)
+        for name in ("threshold", "decision"):
+            values = [getattr(each, name, None) for each in tasks]
+            if (known := [value for value in values if value is not None]) and name != "decision":
+                setattr(task, name, _mean(known))
+            elif known:  # None: zeros
+                setattr(task, name, _mean([0.0 if value is None else value for value in values]))
     return task
+
+
+def _mean(values: Sequence[Any]) -> float | tuple[float, ...]:
+    """The mean of numbers, or of tuples of numbers."""
+    mean = np.mean(np.broadcast_arrays(*values), axis=0)
+    return float(mean) if mean.ndim == 0 else tuple(mean.tolist())
 
 
 def decide_all(

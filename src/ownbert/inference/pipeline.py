@@ -1,5 +1,7 @@
 """A trained folder in memory, with the inputs and outputs of transformers.pipeline."""
 
+import copy
+import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.images.image_files import is_image
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
+from ownbert.inference.chosen_thresholds import with_thresholds
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters, read_labelled_rows
@@ -57,6 +60,9 @@ class Predictor:
         network: use only the network of a ``fit`` folder.
         engine: torch, onnx or openvino; auto uses the fastest one installed. By default torch, or
             the engine of an exported folder.
+        threshold: probabilities from which labels are predicted: ``{"yes": 0.9}`` or
+            ``{"yes": "recall:0.9"}``, see ``ownbert fit``; for several labels per row also one
+            number for all. By default those of the folder.
 
     Attributes:
         labels: labels in the order of the columns of ``predict_proba``.
@@ -76,6 +82,7 @@ class Predictor:
         precision: str | None = "float32",
         network: bool = False,
         engine: str | None = None,
+        threshold: Any = None,
         **others: Any,
     ) -> None:
         _refuse_options_of_pipelines(others)
@@ -85,6 +92,8 @@ class Predictor:
             compute = Compute(device, precision, engine, network)
             columns = ColumnNames(text_column, second_column)
             folder = open_folder(folder, compute, columns=columns)
+        if threshold is not None:
+            folder = with_thresholds(folder, threshold)
         self.rows_predictor, self.folder = folder, folder.folder
         self.labels = self.task.labels
         self._turn = threading.Lock()
@@ -122,7 +131,7 @@ class Predictor:
         /,
         *,
         top_k: int | None = DEFAULT,
-        threshold: float | None = None,
+        threshold: Any = None,
         probabilities: bool = False,
         unknown: float | None = None,
         coverage: float | None = None,
@@ -135,7 +144,8 @@ class Predictor:
                 Series or an array; a DataFrame, a datasets.Dataset, a mapping of columns; or a
                 ``Path`` of a file with rows (a string is a text).
             top_k: number of labels per row, most probable first; None: all.
-            threshold: minimum score; labels below it are left out.
+            threshold: minimum score; labels below it are left out; or thresholds of labels, as for
+                the whole predictor.
             probabilities: whether to include the probabilities of all labels.
             unknown: share of in-scope texts that may be rejected (see ``calibrate``).
             coverage: share of rows whose label set contains the right label, such as 0.9.
@@ -151,6 +161,10 @@ class Predictor:
             InputError: the rows do not fit the task, or the task lacks the options.
         """
         options = output_options(top_k, threshold, probabilities, unknown, coverage)
+        if options.thresholds is not None:
+            given: Any = {"top_k": top_k, "probabilities": probabilities, **columns}
+            deciding = self._deciding(options.thresholds)
+            return deciding(data, unknown=unknown, coverage=coverage, **given)
         answers = self._answering(options, top_k)
         single, source = self._source(data, columns)
         if source is None:
@@ -163,12 +177,18 @@ class Predictor:
         return predictions if odd and isinstance(predictions[0], dict) else predictions[0]
 
     def predict(
-        self, data: Any, *, unknown: float | None = None, coverage: float | None = None
+        self,
+        data: Any,
+        *,
+        threshold: Any = None,
+        unknown: float | None = None,
+        coverage: float | None = None,
     ) -> Any:
         """Predict labels, values, choices or texts without scores, or lists of labels or tags.
 
         Args:
             data: see ``__call__``.
+            threshold: thresholds of labels, as for the whole predictor.
             unknown: see ``__call__``; the prediction for a rejected text is None.
             coverage: see ``__call__``.
 
@@ -176,6 +196,9 @@ class Predictor:
             An array with one prediction per row, or a list of lists (with ``coverage``, of label
             sets, or of lower and upper ends of numbers); for one row its prediction.
         """
+        if threshold is not None:
+            given: Any = {"unknown": unknown, "coverage": coverage}
+            return self._deciding(threshold).predict(data, **given)
         single, source = self._source(data, {})
         if source is None:
             return []
@@ -235,7 +258,7 @@ class Predictor:
         data: Any,
         *,
         top_k: int | None = DEFAULT,
-        threshold: float | None = None,
+        threshold: Any = None,
         probabilities: bool = False,
     ) -> Iterator[Any]:
         """Yield predictions for rows that need not fit in memory, in their order.
@@ -247,6 +270,11 @@ class Predictor:
         Raises:
             InputError: a row cannot be read.
         """
+        options = output_options(top_k, threshold, probabilities)
+        if options.thresholds is not None:
+            deciding = self._deciding(options.thresholds)
+            yield from deciding.stream(data, top_k=top_k, probabilities=probabilities)
+            return
         if isinstance(data, Iterable) and hasattr(data, "__next__"):
             given: Any = {"threshold": threshold, "probabilities": probabilities}
             for block in blocks(data, _ROWS, size=lambda row: 0):
@@ -255,7 +283,6 @@ class Predictor:
         if isinstance(data, str):
             data = Path(data)
         _, source = self._source(data, {})
-        options = output_options(top_k, threshold, probabilities)
         if source is not None:
             yield from self._answering(options, top_k)(self.task.stream(source))
 
@@ -372,6 +399,13 @@ class Predictor:
             rows, lambda block: output_rows(self.rows_predictor, block, *given)
         )
 
+    def _deciding(self, thresholds: Any) -> "Predictor":
+        """The same predictor with other thresholds of labels."""
+        found = copy.copy(self)
+        found._turn, found._doubts = self._turn, self._doubts
+        found.rows_predictor = with_thresholds(self.rows_predictor, thresholds)
+        return found
+
     def doubts(self, options: OutputOptions) -> Doubts | None:
         """The ``Doubts`` required by the options; None if they are not required."""
         if not options.abstains:
@@ -422,7 +456,7 @@ class Predictor:
 
 def output_options(
     top_k: int | None,
-    threshold: float | None,
+    threshold: Any,
     probabilities: bool,
     unknown: float | None = None,
     coverage: float | None = None,
@@ -432,13 +466,26 @@ def output_options(
     top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
     if top is not None:
         between(1, limits.VOCABULARY, "[]")("--top", top)
-    if threshold is not None:
-        between(0, 1, "[]")("--threshold", threshold)
+    score, thresholds = _scores_and_labels(threshold)
     for name, share in (("unknown", unknown), ("coverage", coverage)):
         if share is not None:
             between(0, 1)(f"--{name}", share)
     columns = (keep,) if isinstance(keep, str) else tuple(keep or ())
-    return OutputOptions(top, threshold, probabilities, unknown, coverage, columns)
+    return OutputOptions(top, score, probabilities, unknown, coverage, columns, thresholds)
+
+
+def _scores_and_labels(threshold: Any) -> tuple[float | None, str | None]:
+    """The minimum score of predictions, or the thresholds of labels as text."""
+    if threshold is None:
+        return None, None
+    if isinstance(threshold, Mapping):
+        return None, json.dumps({str(k): str(v) for k, v in threshold.items()})
+    try:
+        score = float(threshold)
+    except ValueError:
+        return None, str(threshold)
+    between(0, 1, "[]")("--threshold", score)
+    return score, None
 
 
 def _is_one_row(data: Any, *, words: bool) -> bool:

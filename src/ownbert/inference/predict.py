@@ -18,6 +18,7 @@ from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
 from ownbert.inference.chance import chance_warning
+from ownbert.inference.chosen_thresholds import decides, save_thresholds, with_thresholds
 from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Opened, characters, decide_all, read_labelled_rows
@@ -41,6 +42,9 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
+_UNUSED_CALIBRATION = (
+    "--calibrate requires --unknown, --coverage or a --threshold such as yes=recall:0.9"
+)
 # Options that are recorded even if they are not given, as in files of earlier versions.
 _RECORDED = ("top", "threshold", "probabilities")
 
@@ -63,7 +67,7 @@ def predict(
     resume: bool = False,
     shard: Any = None,
     top_k: int | None = DEFAULT,
-    threshold: float | None = None,
+    threshold: Any = None,
     probabilities: bool = False,
     unknown: float | None = None,
     coverage: float | None = None,
@@ -95,13 +99,14 @@ def predict(
         shard: with ``output``, predict only this share of the rows, (3, 16) or "3/16", and write it
             beside ``output``, for ``ownbert.merge``.
         top_k: see ``Predictor``; with ``output``, the number of labels per row.
-        threshold: minimum score; labels below it are left out.
+        threshold: minimum score; labels below it are left out; or thresholds of labels, see
+            ``Predictor``.
         probabilities: whether to include the probabilities of all labels.
         unknown: share of in-scope texts that may be rejected.
         coverage: share of rows whose label set contains the right label, such as 0.9.
-        calibrate: labelled rows not used for training, for ``unknown`` and ``coverage``; the
-            calibration is saved in the folder. By default the rows held out by ``fit``, or the dev
-            file of ``finetune``.
+        calibrate: labelled rows not used for training, for ``unknown``, ``coverage`` and thresholds
+            such as ``recall:0.9``; the calibration is saved in the folder. By default the rows held
+            out by ``fit``, or the dev file of ``finetune``.
         keep: with ``output``, input columns copied to it: names, also "id,date", or "all".
         progress: called with the number of rows so far.
         say: called with notes and warnings.
@@ -207,10 +212,12 @@ class RowPredictions:
         calibrate: Any = None,
         say: Say | None = None,
     ) -> None:
+        opened.task.refuse_output_options(options)
+        if calibrate is not None and not options.calibrated:
+            raise InputError(_UNUSED_CALIBRATION)
+        if options.thresholds is not None:
+            opened = with_thresholds(opened, options.thresholds, calibrate, say)
         self.opened, self.compute, task = opened, opened.compute, opened.task
-        task.refuse_output_options(options)
-        if calibrate is not None and not options.abstains:
-            raise InputError("--calibrate requires --unknown or --coverage")
         self._doubts = None
         if options.abstains:
             self._doubts = Doubts(opened, options, calibrate, say)
@@ -306,6 +313,7 @@ class RowPredictions:
             "columns": asdict(self._columns),
             "precision": opened.precision,
             "options": {k: v for k, v in asdict(self._options).items() if k in _RECORDED or v},
+            **({} if self._options.thresholds is None else {"decides": decides(opened.task)}),
             **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }
 
@@ -343,6 +351,8 @@ def evaluate(
     calibrate: Any = None,
     out_of_scope: Any = None,
     positive: str | None = None,
+    threshold: Any = None,
+    save_threshold: bool = False,
     skip_unlabelled: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
@@ -370,6 +380,8 @@ def evaluate(
             ``unknown``, adds the detection quality to the metrics.
         positive: the label that f1, roc_auc and average_precision are about; by default that of
             training, see ``ownbert finetune classify``.
+        threshold: thresholds of labels, see ``Predictor``.
+        save_threshold: whether to store them in the folder, so that every command uses them.
         skip_unlabelled: leave out rows without a label or number, with a warning; a folder that was
             trained with it always does.
         progress: called with the number of rows so far.
@@ -378,11 +390,14 @@ def evaluate(
     Raises:
         InputError: a row cannot be read, or has an unknown label; the message has its line.
     """
-    options = output_options(DEFAULT, None, False, unknown, coverage)
+    options = output_options(DEFAULT, threshold, False, unknown, coverage)
+    given = options.threshold if options.thresholds is None else options.thresholds
+    if save_threshold and given is None:
+        raise InputError("--save-threshold requires --threshold")
     if out_of_scope is not None and unknown is None:
         raise InputError("--out-of-scope requires --unknown; give the share that may be unknown")
-    if calibrate is not None and not options.abstains:
-        raise InputError("--calibrate requires --unknown or --coverage")
+    if calibrate is not None and not options.calibrated:
+        raise InputError(_UNUSED_CALIBRATION)
     columns = ColumnNames(text_column, second_column, label_column)
     if labels is not None:
         data = (data, labels)
@@ -400,6 +415,8 @@ def evaluate(
             raise
         settled = compute.settled(described)
         predictor = Networks(model_folder(folder), described, settled, task=similarity)
+    if given is not None:
+        predictor = with_thresholds(predictor, given, calibrate, say)
     task = predictor.task
     if positive is not None:
         if not isinstance(task, SingleLabelTask):
@@ -424,6 +441,8 @@ def evaluate(
     say_each((*predictor.warnings(), *scores.warnings), say)
     if output is not None:
         write_json(output, scores.as_json())
+    if save_threshold:
+        save_thresholds(predictor)
     return scores
 
 

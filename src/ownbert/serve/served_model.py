@@ -84,6 +84,7 @@ class ServedModel:
             a sentence-transformers model, or an index of ``search build``, whose model is loaded
             too.
         compute: device, precision and engine.
+        threshold: see ``Predictor``.
 
     Attributes:
         task: main task of the folder: a task of ``finetune``, fill, embed, search or translate.
@@ -93,8 +94,11 @@ class ServedModel:
         InputError: the folder cannot be used.
     """
 
-    def __init__(self, name: str, folder: str | Path, compute: Compute = FLOAT32) -> None:
+    def __init__(
+        self, name: str, folder: str | Path, compute: Compute = FLOAT32, threshold: Any = None
+    ) -> None:
         self.name, self.folder, self.compute = name, Path(folder), compute
+        self._threshold = threshold
         self.predictor: Predictor | None = None
         self.embedder: Embedder | None = None
         self.filler: Filler | None = None
@@ -112,6 +116,8 @@ class ServedModel:
         self.operations = [name for name, part in parts.items() if part is not None]
         if self.predictor is not None:
             self.operations.insert(0, self.predictor.task.name)
+        elif threshold is not None:
+            raise InputError(f"{folder} predicts no labels, so --threshold does not apply")
         self.task = "fill" if self.filler is not None else self.operations[0]
 
     def _load(self) -> None:
@@ -132,7 +138,7 @@ class ServedModel:
             description = error.description
         else:
             if not isinstance(opened, Networks) or opened.task.name != "embed":
-                self.predictor = Predictor(opened)
+                self.predictor = Predictor(opened, threshold=self._threshold)
                 return
             (description,) = opened.described
         missing: list[MissingOutput] = []  # an exported file has either vectors or candidates
@@ -162,7 +168,7 @@ class ServedModel:
 
     def reloaded(self) -> "ServedModel":
         """A new instance with the folder's current content."""
-        return ServedModel(self.name, self.folder, self.compute)
+        return ServedModel(self.name, self.folder, self.compute, self._threshold)
 
     @property
     def note(self) -> str:

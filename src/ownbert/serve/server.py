@@ -127,6 +127,7 @@ def serve(
     precision: str = "float32",
     engine: str | None = None,
     max_memory: float | None = None,
+    threshold: Any = None,
     log: bool = True,
     say: Callable[[str], None] = print,
     **settings: Any,
@@ -139,6 +140,7 @@ def serve(
         port: port to listen on; 0 selects a free one.
         device, precision, engine: see ``Predictor``.
         max_memory: maximum total size of the weights, in gigabytes.
+        threshold: thresholds of labels of a single folder, see ``Predictor``.
         log: whether to write a line of JSON per request to standard error.
         say: prints messages for the user.
         settings: settings of ``ServeSettings``.
@@ -160,10 +162,15 @@ def serve(
     sys.setswitchinterval(_SWITCH)
     allow_open_files(2 * limits.connections + _BACKLOG)
     named = named_folders(folders)
+    if threshold is not None and len(named) > 1:
+        raise InputError(
+            "--threshold is for a single folder; store thresholds with ownbert evaluate "
+            "--save-threshold"
+        )
     require_memory(list(named.values()), max_memory)
     with contextlib.closing(listening_socket(host, port)) as listening:
         models = [
-            ServedModel(name, folder, Compute(device, precision, engine))
+            ServedModel(name, folder, Compute(device, precision, engine), threshold)
             for name, folder in named.items()
         ]
         service = Service(models, limits)

@@ -334,10 +334,7 @@ class ModelRequest:
             scores = [float(each[-1] - each[0]) for each in found]
         else:
             decided = await self.decide(pairs, truncate)
-            outputs = [
-                each.probabilities if model.task == "classify" else each for each, _ in decided
-            ]
-            scores = [float(np.ravel(each)[-1]) for each in outputs]
+            scores = [float(np.ravel(each)[-1]) for each, _ in decided]
             if model.pair is None and model.task == "regress" and not raw:
                 scores = expit(scores).tolist()  # a reranker of the hub: its logit
         return sorted(enumerate(scores), key=lambda each: -each[1])

@@ -1,8 +1,8 @@
 """Single-label classification."""
 
-import json
+import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from ownbert import checks
 from ownbert.config.head_spec import MOST_LABELS
-from ownbert.exceptions import InputError, in_short, percent
+from ownbert.exceptions import InputError, percent
 from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.raw_outputs import softmax
@@ -25,6 +25,8 @@ from ownbert.tasks.soft_targets import (
     readable_probabilities,
 )
 from ownbert.tasks.task import DEFAULT, KEY, Task, named_probabilities
+from ownbert.tasks.text_input import EncodedRows
+from ownbert.tasks.thresholds import before_tuning, label_values, settled
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -98,6 +100,14 @@ class SingleLabelTask(Task):
     positive: str | None = None
     decision: tuple[float, ...] | None = None
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if isinstance(threshold := self.settings.threshold, float):
+            raise InputError(
+                f"task.threshold is {threshold:g}, but of which label? Write yes={threshold:g}, "
+                "with the name of a label"
+            )
+
     def preferences(self, probabilities: np.ndarray) -> np.ndarray:
         """(..., C) probabilities weighted by the decision, of which the largest belongs to the
         predicted label.
@@ -107,10 +117,41 @@ class SingleLabelTask(Task):
         """
         return weighted(probabilities, self.decision)
 
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> "SingleLabelTask":
+        if len(self.labels) != 2 or len(thresholds) != 1:
+            if len(thresholds) > 1:
+                raise InputError("a threshold is that of one of two labels, but several have one")
+            raise InputError(
+                f"a threshold is that of one of two labels, but there are {len(self.labels)}"
+            )
+        ((label, threshold),) = thresholds.items()
+        odds = float(np.log1p(-threshold) - np.log(threshold))
+        task = copy.copy(self)
+        task.decision = tuple(odds if own == label else 0.0 for own in self.labels)
+        return task
+
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
+        if given := self.given_thresholds:
+            truth = np.asarray([[row.target == label for label in self.labels] for row in rows])
+            thresholds, self.missed = settled(given, self.labels, truth, np.stack(raws))
+            self.decision = self.with_thresholds(thresholds).decision
+
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> LabelDecision:
         """The prediction for a row; the most probable label if nothing of the row is known
         (``note``), because the probabilities are then the label frequencies."""
         return LabelDecision(raw, raw if note else self.preferences(raw))
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        super().restore(saved)
+        if self.positive is not None:
+            self.name_positive(self.positive)
+        if self.decision is not None:
+            _DECISION("decision", self.decision)
+            if len(self.decision) != len(self.labels):
+                raise InputError(
+                    f"decision has {len(self.decision)} numbers for {len(self.labels)} labels"
+                )
+            self.decision = tuple(map(float, self.decision))
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}
@@ -124,6 +165,8 @@ class SingleLabelTask(Task):
         self.check([row for row in rows if is_soft(row.target)], source, "")
         self.counts = self._counts(rows)
         self.weights = label_weights(self.settings.class_weights, self.labels, self.counts)
+        if given := self.given_thresholds:
+            self.decision = self.with_thresholds(before_tuning(given)).decision
         if self.settings.positive is not None:
             self.name_positive(self.settings.positive)
         elif len(self.labels) == 2:
@@ -293,15 +336,6 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     def restore(self, saved: Mapping[str, Any]) -> None:
         super().restore(saved)
         self.label_type = saved.get("label_type")
-        if self.positive is not None:
-            self.name_positive(self.positive)
-        if self.decision is not None:
-            _DECISION("decision", self.decision)
-            if len(self.decision) != len(self.labels):
-                raise InputError(
-                    f"decision has {len(self.decision)} numbers for {len(self.labels)} labels"
-                )
-            self.decision = tuple(map(float, self.decision))
 
     def read(self, path: Source) -> list[Row]:
         (column,), rows = self.read_table(path)
@@ -381,7 +415,7 @@ def label_weights(
         weights = counts.sum() / (len(labels) * np.maximum(counts, 1))
         return tuple(float(w) for w in weights)
     weight_of_label = dict.fromkeys(labels, 1.0)
-    for label, text in _weight_pairs(given, labels):
+    for label, text in label_values(given, labels, "task.class_weights"):
         try:
             weight = float(text)
         except ValueError:
@@ -394,24 +428,3 @@ def label_weights(
             )
         weight_of_label[label] = weight
     return tuple(weight_of_label.values())
-
-
-def _weight_pairs(given: str, labels: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (label, weight) pairs; labels may contain the separators."""
-    if given.lstrip().startswith("{"):
-        try:
-            pairs = json.loads(given)
-        except (ValueError, RecursionError):
-            raise InputError(
-                f"task.class_weights is not a JSON object: {in_short(given)}"
-            ) from None
-        yield from ((str(label), str(weight)) for label, weight in pairs.items())
-        return
-    rest = given.strip()
-    while rest:
-        known = [label for label in labels if rest.startswith(f"{label}=")]
-        unknown = rest.partition(",")[0].rpartition("=")[0]
-        start = len(max(known, key=len) if known else unknown)
-        label, (weight, _, rest) = rest[:start], rest[start:].lstrip("=").partition(",")
-        yield label.strip(), weight.strip()
-        rest = rest.strip()

@@ -24,6 +24,11 @@ LONG = ("auto", "cut", "windows", "segments")
 _MOST_ROWS = 1 << 23
 
 
+def _check_threshold(name: str, value: Any) -> None:
+    if isinstance(value, int | float):
+        between(-limits.WEIGHT, limits.WEIGHT, "[]")(name, value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings(CheckedSettings, name="task"):
     """Settings of the tasks; a task rejects settings that it does not use."""
@@ -136,19 +141,25 @@ class TaskSettings(CheckedSettings, name="task"):
         ANSWERS,
         shown="for two labels: yes, true, 1 or positive, else the rarer one",
     )
-    threshold: float | None = setting(
+    threshold: float | str | Mapping[str, Any] | None = setting(
         None,
-        "Minimum probability for assigning a label.",
+        "Probability from which a label is predicted: yes=0.9; or chosen on the dev rows: "
+        "yes=precision:0.9, yes=recall:0.9, or yes=cost:10 (a missed yes costs 10 false alarms).",
         ANSWERS,
-        shown="tuned on the dev rows, or 0.5",
+        shown="the most probable label",
         commands={
+            "multilabel": {
+                "help": "Probability from which labels are predicted: 0.3, a=0.3,b=0.9, or "
+                "a=recall:0.9.",
+                "shown": "tuned on the dev rows, or 0.5",
+            },
             "answer": {
                 "help": 'Margin, in logits, by which "no answer" must exceed the best answer to be '
                 "predicted.",
                 "shown": "tuned on the dev rows, or 0",
-            }
+            },
         },
-        check=between(-limits.WEIGHT, limits.WEIGHT, "[]"),
+        check=_check_threshold,
     )
     loss: str = setting(
         "mse", "mse, or huber (outliers count less).", LEARNING, check=one_of("mse", "huber")

@@ -1,8 +1,9 @@
 """Multi-label classification of texts or pairs of texts."""
 
+import copy
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from ownbert.tasks.forward.raw_outputs import sigmoid
 from ownbert.tasks.metrics import (
     Scores,
     average_precision,
-    counts_by_threshold,
     label_scores,
     set_level_scores,
     weighted_mean,
@@ -28,18 +28,52 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
-from ownbert.tasks.task import DEFAULT, named_probabilities, ranked
+from ownbert.tasks.task import DEFAULT, named_probabilities
 from ownbert.tasks.text_input import EncodedRows
+from ownbert.tasks.thresholds import before_tuning, best_thresholds, settled
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.row_objectives import MultiLabelObjective
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelSetDecision:
+    """The prediction for a row with any number of labels; as an array, their probabilities.
+
+    Args:
+        probabilities: (C) probability of each label.
+        predicted: (C) whether a label is predicted.
+    """
+
+    probabilities: np.ndarray
+    predicted: np.ndarray
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.probabilities, dtype=dtype)
+
+    def ranked(
+        self, names: Sequence[str], chosen: np.ndarray | None = None
+    ) -> list[dict[str, Any]]:
+        """Labels with their probabilities, most probable first, like ``transformers.pipeline``.
+
+        Args:
+            chosen: (C) which labels; by default the predicted ones.
+        """
+        chosen = self.predicted if chosen is None else chosen
+        order = np.argsort(-self.probabilities, kind="stable")
+        return [
+            {"label": names[i], "score": float(self.probabilities[i])} for i in order if chosen[i]
+        ]
+
+
 class MultiLabelTask(SentenceTask):
-    """One sigmoid per label; labels whose probability reaches the threshold are predicted.
+    """One sigmoid per label; labels whose probability reaches their threshold are predicted.
 
     A training row may have a probability of each label as its target (``soft_targets``).
+
+    Attributes:
+        threshold: minimum probability of predicted labels, the same for all or (C).
     """
 
     name = "multilabel"
@@ -63,7 +97,7 @@ class MultiLabelTask(SentenceTask):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         threshold = self.settings.threshold
-        if threshold is not None and not 0 < threshold < 1:
+        if isinstance(threshold, float) and not 0 < threshold < 1:
             raise InputError(
                 f"task.threshold is {threshold}; a probability between 0 and 1 is needed"
             )
@@ -71,7 +105,28 @@ class MultiLabelTask(SentenceTask):
             raise InputError(
                 'task.separator is empty; give the character between labels, such as "|"'
             )
-        self.threshold = 0.5 if threshold is None else threshold
+        self.threshold: float | tuple[float, ...] = 0.5
+        if isinstance(threshold, float):
+            self.threshold = threshold
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """(C) minimum probability of each label."""
+        return np.broadcast_to(self.threshold, len(self.labels))
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> "MultiLabelTask":
+        own = zip(self.labels, self.thresholds.tolist(), strict=True)
+        return self.deciding_by(np.asarray([thresholds.get(*each) for each in own]))
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        super().restore(saved)
+        threshold = saved.get("threshold", 0.5)
+        if isinstance(threshold, list):
+            if len(threshold) != len(self.labels):
+                raise InputError(
+                    f"threshold has {len(threshold)} numbers for {len(self.labels)} labels"
+                )
+            self.threshold = tuple(map(float, threshold))
 
     def read(self, path: Source) -> list[Row]:
         names, rows = self.read_table(path)
@@ -110,6 +165,8 @@ class MultiLabelTask(SentenceTask):
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
+        if given := self.given_thresholds:
+            self.threshold = self.with_thresholds(before_tuning(given)).threshold
         self.weights = self._weights(self.label_counts(rows), len(rows))
 
     def label_counts(self, rows: Sequence[Row]) -> np.ndarray:
@@ -152,46 +209,59 @@ class MultiLabelTask(SentenceTask):
         return sigmoid(logits)
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
-        if self.settings.threshold is None:
-            truth = np.stack([self.target(row) for row in rows])
-            self.threshold = best_threshold(truth, np.stack(raws))
+        if isinstance(self.settings.threshold, float):
+            return
+        truth, probabilities = np.stack([self.target(row) for row in rows]), np.stack(raws)
+        best = best_thresholds(truth, probabilities, self.metric or self.metrics[0])
+        named, self.missed = settled(self.given_thresholds, self.labels, truth > 0, probabilities)
+        self.threshold = self.deciding_by(best).with_thresholds(named).threshold
 
-    def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
-        """The probabilities (C); if nothing of the row is known (``note``), reduced so that the
-        threshold corresponds to at least .5, because a lower one suits only known texts."""
+    def deciding_by(self, thresholds: np.ndarray) -> "MultiLabelTask":
+        """The task with other thresholds (C)."""
+        task = copy.copy(self)
+        first, *others = numbers = tuple(thresholds.tolist())
+        task.threshold = numbers if any(each != first for each in others) else first
+        return task
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> LabelSetDecision:
+        """The prediction for a row; if nothing of the row is known (``note``), thresholds are at
+        least .5, because a lower one suits only known texts."""
         # In float64, so that comparisons do not round the threshold to float32.
         probabilities = raw.astype(np.float64)
-        return probabilities * min(1.0, 2 * self.threshold) if note else probabilities
+        least = np.maximum(self.threshold, 0.5) if note else self.threshold
+        return LabelSetDecision(probabilities, probabilities >= least)
 
     def output_row(
-        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+        self, decided: LabelSetDecision, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
         """The predicted labels with scores, most probable first; with ``top``, that many labels,
         whether or not they reach the default threshold."""
-        least = self.threshold if options.top is None else 0.0
-        least = least if options.threshold is None else options.threshold
-        labels = [each for each in ranked(self.labels, decided) if each["score"] >= least]
-        output: dict[str, Any] = {"labels": [each["label"] for each in labels[: options.top]]}
-        output["scores"] = [round(each["score"], 6) for each in labels[: options.top]]
+        chosen = decided.predicted
+        if options.top is not None or options.threshold is not None:
+            chosen = decided.probabilities >= (options.threshold or 0.0)
+        labels = decided.ranked(self.labels, chosen)[: options.top]
+        output: dict[str, Any] = {"labels": [each["label"] for each in labels]}
+        output["scores"] = [round(each["score"], 6) for each in labels]
         if options.probabilities:
-            output["probabilities"] = named_probabilities(self.labels, decided)
+            output["probabilities"] = named_probabilities(self.labels, decided.probabilities)
         return output
 
-    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+    def answer(
+        self, decided: LabelSetDecision, row: Row, top_k: int | None = DEFAULT
+    ) -> list[dict[str, Any]]:
         """The predicted labels, most probable first; with ``top_k``, regardless of the
         threshold."""
-        labels = ranked(self.labels, decided)
         if top_k is DEFAULT:
-            return [each for each in labels if each["score"] >= self.threshold]
-        return labels[:top_k]
+            return decided.ranked(self.labels)
+        return decided.ranked(self.labels, np.full(len(self.labels), True))[:top_k]
 
-    def plain(self, decided: np.ndarray, row: Row) -> list[str]:
-        pairs = zip(self.labels, decided.tolist(), strict=True)
-        return [label for label, p in pairs if p >= self.threshold]
+    def plain(self, decided: LabelSetDecision, row: Row) -> list[str]:
+        return [self.labels[i] for i in np.flatnonzero(decided.predicted)]
 
-    def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
+    def score(self, rows: Sequence[Row], decided: Sequence[LabelSetDecision]) -> Scores:
         truth = np.stack([self.target(row) for row in rows])
-        return score_multilabel(truth, np.stack(decided), self.threshold, self.labels)
+        predicted = np.stack([each.predicted for each in decided])
+        return score_multilabel(truth, np.stack(decided), predicted, self.labels)  # pyright: ignore
 
     def readable_target(self, row: Row) -> str:
         if is_soft(row.target):
@@ -205,25 +275,8 @@ class MultiLabelTask(SentenceTask):
         return ", ".join([*parts, f"none {percent(none)}"] if none else parts)
 
 
-def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
-    """The threshold on probabilities with the best micro-F1; 0.5 if there are no positives.
-
-    Args:
-        truth: (rows, C) of 0 and 1.
-        probabilities: (rows, C).
-
-    Returns:
-        A value midway between two probabilities.
-    """
-    values, right, positives = counts_by_threshold(truth.ravel(), probabilities.ravel())
-    if not right[-1]:
-        return 0.5
-    best = int(np.argmax(right / (positives + right[-1])))
-    return float((values[best] + np.append(values, 0.0)[best + 1]) / 2)
-
-
 def score_multilabel(
-    truth: np.ndarray, probabilities: np.ndarray, threshold: float, labels: Sequence[str]
+    truth: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray, labels: Sequence[str]
 ) -> Scores:
     """Metrics of predictions with any number of labels per row.
 
@@ -233,10 +286,10 @@ def score_multilabel(
     Args:
         truth: (rows, C) of 0 and 1.
         probabilities: (rows, C).
-        threshold: minimum probability of predicted labels.
+        predicted: (rows, C) whether a label is predicted.
         labels: C label names.
     """
-    true, predicted = truth.astype(bool), probabilities >= threshold
+    true = truth.astype(bool)
     right, support, predicted_counts = (x.sum(0) for x in (true & predicted, true, predicted))
     scores = label_scores(labels, right, support, predicted_counts)
     present = (support + predicted_counts) > 0

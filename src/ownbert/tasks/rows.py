@@ -61,6 +61,7 @@ class OutputOptions:
         unknown: share of in-scope texts that may be rejected; None: reject none.
         coverage: share of rows whose label set contains the right label; None: no label sets.
         keep: input columns that are copied to the rows; ("all",): all columns.
+        thresholds: thresholds of labels, see ``read_thresholds``; None: those of the folder.
     """
 
     top: int | None = None
@@ -69,17 +70,23 @@ class OutputOptions:
     unknown: float | None = None
     coverage: float | None = None
     keep: tuple[str, ...] = ()
+    thresholds: str | None = None
 
     @property
     def given(self) -> frozenset[str]:
         """The names of the options that are set and that a task may lack."""
-        values = {name: value for name, value in vars(self).items() if name != "keep"}
+        values = {k: v for k, v in vars(self).items() if k not in ("keep", "thresholds")}
         return frozenset(k for k, v in values.items() if v != getattr(PLAIN_OUTPUT, k))
 
     @property
     def abstains(self) -> bool:
-        """Whether held-out rows are needed for calibration."""
+        """Whether held-out rows are needed for rejected predictions or label sets."""
         return self.unknown is not None or self.coverage is not None
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether held-out rows are needed, also for thresholds."""
+        return self.abstains or self.thresholds is not None
 
 
 PLAIN_OUTPUT = OutputOptions()

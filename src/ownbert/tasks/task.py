@@ -35,6 +35,7 @@ from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.task_kinds import task_kind, task_kinds
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
+from ownbert.tasks.thresholds import Aim, read_thresholds
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -123,6 +124,8 @@ class Task(ABC):
     min_batch_size = 1
     # Whether ``read`` accepts arrays besides files.
     reads_arrays: ClassVar[bool] = False
+    # A sentence for each threshold that ``tune`` could not choose as asked for.
+    missed: Sequence[str] = ()
     # Statistics of generated training rows (``sentence_embedding``).
     made: Any = None
     # Seed of random draws per row in training.
@@ -354,6 +357,22 @@ class Task(ABC):
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         """Choose thresholds with the best metric on these rows."""
         return
+
+    @property
+    def given_thresholds(self) -> Mapping[str, float | Aim]:
+        """The thresholds of labels in the settings."""
+        given = self.settings.threshold
+        return (
+            {} if given is None or isinstance(given, float) else read_thresholds(given, self.labels)
+        )
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> "Task":
+        """A copy of the task that predicts these labels from these probabilities.
+
+        Raises:
+            InputError: the task has no such thresholds.
+        """
+        raise InputError(f"thresholds of labels do not apply to {self.name}")
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
         """The prediction for a row, from its raw outputs and its note in ``EncodedRows``."""

@@ -23,13 +23,16 @@ _SMALLEST_SHARE = 0.02
 _LEAST, _MOST = 1e-7, 30.0
 _LARGEST_WEIGHT = 10.0
 _LEAST_FACTOR = 0.05  # of calibrated scores
-_THRESHOLDS = 100  # tried with two labels
 # Rows are weighted by this power of the inverse label frequency if labels are imbalanced. 1 would
 # optimise recall, 0 accuracy; macro-F1 lies in between (docs/lab/linear-models.md).
 _BALANCE = 0.5
 _FOLDS = 5
 # Number of blocks of rows for the standard error of a difference in loss.
 _BLOCKS = 100
+
+
+# See ``fit_decided``.
+Decide = Callable[[np.ndarray, Targets, np.ndarray], np.ndarray]
 
 
 def to_scores(task: str, outputs: np.ndarray) -> np.ndarray:
@@ -150,7 +153,8 @@ class FittedBlend(NamedTuple):
     Args:
         weights: weight of each member.
         offsets: (C) added to the weighted logits, so that probabilities are calibrated.
-        decision: (C) added to log-probabilities to choose the label; zeros: the most probable one.
+        decision: (C) added to log-probabilities to choose the label (zeros: the most probable one);
+            for several labels, to log-odds, of which those above 0 are predicted.
     """
 
     weights: np.ndarray
@@ -166,39 +170,33 @@ def fit_decided(
     balanced: bool = True,
     decision: np.ndarray | None = None,
     offsets: np.ndarray | None = None,
-    value: Callable[[np.ndarray, np.ndarray], float] | None = None,
+    decide: Decide | None = None,
 ) -> FittedBlend:
     """Fit a blend whose probabilities are true, with a separate rule that chooses labels.
 
     The sum of several models' log-probabilities counts the label frequencies several times, and the
     offsets of ``fit_blend`` favour rare labels, which macro-F1 needs. So a temperature and a
     multiple of the log label frequencies are fitted to the blend's log loss, and what is left of
-    the offsets is the decision. With two labels, where the
-    decision is a threshold, it is the one with the best metric.
+    the offsets is the decision.
 
     Args:
         members, targets, counts, offsets: see ``fit_blend``.
         balanced: whether all labels count equally, as in macro-F1; otherwise the most probable
             label is chosen.
         decision: (C) a decision to keep; by default it is fitted.
-        value: the metric, from weights of each row for each label (N, C), which sum to 1, and
-            predicted indices (N).
+        decide: chooses another decision (C) from calibrated scores (N, C), targets and the one of
+            the blend.
     """
     weights, shift = fit_blend(members, targets, counts if balanced else None, offsets=offsets)
-    none = np.zeros(targets.size)
-    if counts is None or counts.min() == counts.max():
-        return FittedBlend(weights, shift, none if decision is None else decision)
-    logs = _centred_logs(counts)
-    scores = blend(members, weights)
-    temperature, multiple = _calibration(scores, targets, logs)
-    calibrated = weights * temperature, multiple * logs
-    if decision is None and not balanced:
-        decision = none
-    elif decision is None:
-        decision = temperature * shift - calibrated[1]
-        if targets.size == 2 and value is not None:
-            decision = _threshold(temperature * scores + calibrated[1], targets, decision, value)
-    return FittedBlend(*calibrated, decision)
+    found, scores = np.zeros(targets.size), blend(members, weights)
+    if counts is not None and counts.min() < counts.max():
+        logs = _centred_logs(counts)
+        temperature, multiple = _calibration(scores, targets, logs)
+        found = temperature * shift - multiple * logs if balanced else found
+        weights, scores, shift = temperature * weights, temperature * scores, multiple * logs
+    if decision is None:
+        decision = found if decide is None else decide(scores + shift, targets, found)
+    return FittedBlend(weights, shift, decision)
 
 
 def _centred_logs(counts: np.ndarray) -> np.ndarray:
@@ -225,36 +223,6 @@ def _calibration(scores: np.ndarray, targets: Targets, logs: np.ndarray) -> tupl
     return float(optimum[0]), float(optimum[1])
 
 
-def _threshold(
-    scores: np.ndarray,
-    targets: Targets,
-    start: np.ndarray,
-    value: Callable[[np.ndarray, np.ndarray], float],
-) -> np.ndarray:
-    """The decision (2) with the best metric on rows with calibrated scores (N, 2).
-
-    The mean of the metric of the true labels and of that which the probabilities predict: the
-    latter is less noisy with few rows of a label, and depends on the calibration.
-
-    Args:
-        start: (2) one of the candidates.
-    """
-    logs = log_softmax(scores)
-    truth, expected = np.eye(2)[targets.values], np.exp(logs)
-    margins = logs[:, 1] - logs[:, 0]
-    quantiles = np.quantile(margins, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])
-    tried = np.append(quantiles, start[0] - start[1])
-
-    def worth(threshold: float) -> float:
-        predicted = (margins >= threshold).astype(int)
-        return value(truth, predicted) + value(expected, predicted)
-
-    values = np.asarray([worth(threshold) for threshold in tried])
-    # The middle of the thresholds that are as good: the largest one may be so by chance.
-    best = float(np.median(tried[values >= values.max() - 1e-12]))
-    return np.asarray([best / 2, -best / 2])
-
-
 @dataclass(frozen=True, eq=False)
 class Decided:
     """A model's results for held-out rows, by cross-fitting: what is fitted is fitted on other
@@ -262,7 +230,7 @@ class Decided:
 
     Args:
         scores: (N, C) scores of calibrated probabilities.
-        decision: (N, C) added to log-probabilities to choose the label.
+        decision: (N, C) see ``FittedBlend``.
         unknown: (N) whether no member knows a feature of a row.
     """
 

@@ -40,7 +40,7 @@ def serve(
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the API key for clients; OWNBERT_API_KEY sets the key itself.",
+            help="File with the API key; OWNBERT_API_KEY sets the key itself.",
             envvar="OWNBERT_KEY_FILE",
             show_default="none",
         ),
@@ -61,12 +61,21 @@ def serve(
     max_memory: Annotated[
         float | None,
         typer.Option(
-            help="Maximum total size of the weights of all models, in GB.",
+            help="Maximum total size of all weights, in GB.",
             min=0,
             max=1_000_000,
             envvar="OWNBERT_MAX_MEMORY",
             show_default="none",
             rich_help_panel="Limits",
+        ),
+    ] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help="As for predict: yes=0.9.",
+            envvar="OWNBERT_THRESHOLD",
+            show_envvar=False,
+            show_default=False,
         ),
     ] = None,
     settings: dict[str, Any],
@@ -102,6 +111,7 @@ def serve(
         precision=precision,
         engine=engine,
         max_memory=max_memory,
+        threshold=threshold,
         log=not quiet,
         say=say,
         key=read_key(key_file) if key_file is not None else key,

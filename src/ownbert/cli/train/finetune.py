@@ -88,7 +88,8 @@ def _command(task: str, name: str, kind: TaskKind) -> Callable[..., None]:
         [setting for setting in all_settings if setting not in kind.without],
         command=task,
         instead=_column_options(kind),
-        common=_COMMON,
+        # Of two labels, the most probable one is usual.
+        common=_COMMON - ({"threshold"} if task in ("classify", "image") else set()),
     )
     return decorate(run)
 

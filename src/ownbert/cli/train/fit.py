@@ -15,7 +15,8 @@ from ownbert.train.training_settings import DATA, RUN
 _SHOWN = (
     *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column"),
     *("group", "time_column"),
-    *("label_separator", "label_names", "positive", "skip_unlabelled", "encoding", "task"),
+    *("label_separator", "label_names", "positive", "threshold"),
+    *("skip_unlabelled", "encoding", "task"),
     *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )
 
@@ -24,7 +25,7 @@ _SHOWN = (
 _RARE = frozenset(
     {
         *("label_separator", "label_names", "skip_unlabelled", "second_column", "seeds"),
-        *("encoding", "size", "positive"),
+        *("encoding", "size", "positive", "threshold"),
     }
 )
 

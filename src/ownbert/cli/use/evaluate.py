@@ -38,8 +38,8 @@ def evaluate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the metrics to this file as JSON, and the confusion matrix and, for two "
-            "labels, the curves next to it as PNG.",
+            help="Write the metrics to this file as JSON, and next to it the confusion matrix and, "
+            "for two labels, curves as PNG.",
         ),
     ] = None,
     *,
@@ -64,6 +64,17 @@ def evaluate(
             show_default="as in training",
         ),
     ] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help="From which probability to predict a label: yes=0.9, yes=recall:0.9.",
+            show_default=False,
+        ),
+    ] = None,
+    save_threshold: Annotated[
+        bool,
+        typer.Option("--save-threshold", help="Store the threshold in the folder."),
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -84,6 +95,8 @@ def evaluate(
     Example: ownbert evaluate runs/clf test.csv
 
     Example: ownbert evaluate runs/clf test.csv --unknown 0.05 --html risk.html
+
+    Example: ownbert evaluate runs/clf test.csv --threshold yes=recall:0.9 --save-threshold
     """
     from ownbert.files.folders import refuse_foreign
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
@@ -116,6 +129,8 @@ def evaluate(
                 **vars(abstain),
                 out_of_scope=out_of_scope,
                 positive=positive,
+                threshold=threshold,
+                save_threshold=save_threshold,
                 progress=progress,
                 say=lambda text: note(text if text.startswith(_MARKS) else f"warning: {text}"),
             )

@@ -38,12 +38,12 @@ class PredictSettings:
         shown="the label, or all assigned labels",
         check=between(1, limits.VOCABULARY, "[]"),
     )
-    threshold: float | None = setting(
+    threshold: str | None = setting(
         None,
-        "Omit predictions with a lower score.",
+        "Omit lower scores: 0.9; or from which probability to predict a label: yes=0.9, "
+        "yes=recall:0.9.",
         metavar="SCORE",
-        shown="as in training",
-        check=between(0, 1, "[]"),
+        shown=False,
     )
     probabilities: bool = setting(False, "Add all labels' probabilities.")
     keep: str | None = setting(

@@ -86,11 +86,13 @@ class FitInput:
             "separator": recipe.label_separator,
             "label_names": recipe.label_names,
             "positive": recipe.positive,
+            "threshold": recipe.threshold,
             "skip_unlabelled": recipe.skip_unlabelled,
         }
         task = find_task(train, named, recipe.task, label_options)
-        if recipe.positive is not None and "positive" not in task.uses():
-            raise InputError(f"--positive does not apply to {task.name}")
+        for name in ("positive", "threshold"):
+            if getattr(recipe, name) is not None and name not in task.uses():
+                raise InputError(f"--{name} does not apply to {task.name}")
         self.base: Description | None = None  # of the network to start from, if one is given
         if recipe.model is not None:
             refuse_same(recipe.model, folder)

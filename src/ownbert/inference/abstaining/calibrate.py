@@ -142,8 +142,11 @@ def learn(
     task: Any = opened.task
     if not task.counts_labels or task.label_sets:
         missing = np.sort(errors_of(task, probabilities, rows), axis=0)
-        labels = tuple(task.labels)
-        return HeldOut(labels, source, models_of(opened), missing, np.zeros(1))
+        labels, known = tuple(task.labels), {}
+        if task.label_sets:
+            truth = np.stack([task.target(row) for row in rows]) > 0
+            known = {"probabilities": probabilities, "truth": truth}
+        return HeldOut(labels, source, models_of(opened), missing, np.zeros(1), **known)
     targets = np.asarray([task.target(row) for row in rows])
     missing, doubt = errors = sorted_errors(probabilities, targets, task.decision)
     if gains is not None:
@@ -154,6 +157,8 @@ def learn(
         "models": models_of(opened),
         "missing": missing,
     }
+    if len(task.labels) == 2:  # for thresholds
+        settings |= {"probabilities": probabilities, "truth": np.eye(2, dtype=bool)[targets]}
     network = None if vectors is False else _network(opened)
     if network is None or (isinstance(vectors, np.ndarray) and not network[1]):
         return HeldOut(scores=doubt, decision=task.decision, **settings)

@@ -40,7 +40,9 @@ class Doubts:
         opened.task.refuse_output_options(options)
         self.task, self.labels = opened.task, opened.task.labels
         self._opened, self._embedder = opened, None
-        self._held_out = held_out_of(opened, calibrate, say, options)
+        held_out = held_out_of(opened, calibrate, say, options)
+        # Thresholds of the user change what a label is predicted from.
+        self._held_out = held_out.deciding(getattr(self.task, "decision", None))
         self.identity = self._held_out.identity
         self._choose(options)
 

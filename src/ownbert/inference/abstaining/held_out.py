@@ -6,7 +6,7 @@ N held-out rows, M texts with known labels, C labels, D vector size.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ownbert.files.writing import atomic_path
 from ownbert.images.npz import open_npz
 from ownbert.inference.abstaining.scope import FEATURES, Scope
 from ownbert.tasks.classification import weighted
+from ownbert.tasks.thresholds import Aim, settled
 
 _FORMAT = 1
 _ADVICE = "calibrate again: --calibrate FILE"
@@ -40,6 +41,9 @@ class HeldOut:
         encoder: folder of the network for the vectors, relative to the model folder if inside it;
             None without ``scope``.
         encoder_weights: checksums of the network's weights.
+        probabilities: (N, C) of each row; None for numbers, for more than two labels of which each
+            row has one, and in folders of earlier versions.
+        truth: (N, C) whether a row has a label, if there are ``probabilities``.
     """
 
     labels: tuple[str, ...]
@@ -51,10 +55,19 @@ class HeldOut:
     encoder: str | None = None
     encoder_weights: Mapping[str, Any] | None = None
     decision: tuple[float, ...] | None = None
+    probabilities: np.ndarray | None = None
+    truth: np.ndarray | None = None
 
     def doubt(self, probabilities: np.ndarray) -> np.ndarray:
         """Out-of-scope scores (N) without a scope, from probabilities (N, C)."""
         return 1 - weighted(probabilities, self.decision).max(1)
+
+    def deciding(self, decision: tuple[float, ...] | None) -> "HeldOut":
+        """The calibration for another decision of the task, if it can be computed."""
+        if self.probabilities is None or self.scope is not None or decision == self.decision:
+            return self
+        found = replace(self, decision=decision)
+        return replace(found, scores=np.sort(found.doubt(self.probabilities)))
 
     @property
     def identity(self) -> list[float]:
@@ -75,6 +88,22 @@ class HeldOut:
                 f"{_min_count(1 - rate):,} or more are needed: --calibrate FILE"
             )
         return float(self.scores[index])
+
+    def thresholds(self, aims: Mapping[str, Aim]) -> dict[str, float]:
+        """The thresholds of labels that reach these aims.
+
+        Raises:
+            InputError: none does, or there are no probabilities of held-out rows.
+        """
+        if self.probabilities is None or self.truth is None:
+            raise InputError(
+                "the folder was written by an earlier version, without the probabilities of "
+                "held-out rows; calibrate again: --calibrate FILE"
+            )
+        found, missed = settled(aims, self.labels, self.truth, self.probabilities)
+        if missed:
+            raise InputError(missed[0])
+        return found
 
     def least_probability(self, coverage: float) -> float:
         """The minimum probability of labels in a label set, so that a share ``coverage`` of the
@@ -127,6 +156,8 @@ class HeldOut:
             arrays["vectors"] = self.scope.vectors.astype(np.float16)
             arrays |= {"vector_labels": self.scope.labels, "weights": self.scope.weights}
             arrays["density"] = self.scope.density.astype(np.float32)
+        if self.probabilities is not None and self.truth is not None:
+            arrays |= {"probabilities": self.probabilities.astype(np.float32), "truth": self.truth}
         with atomic_path(path) as written, written.open("wb") as file:
             np.savez_compressed(file, **arrays)
 
@@ -170,6 +201,7 @@ class HeldOut:
                 settings["encoder"],
                 settings["encoder_weights"],
                 _decision(settings.get("decision"), len(labels)),
+                *_known_rows(arrays, len(labels)),
             )
 
 
@@ -198,6 +230,19 @@ def _decision(saved: Sequence[float] | None, size: int) -> tuple[float, ...] | N
     if decision.shape != (size,) or not np.isfinite(decision).all():
         raise ValueError("decision")
     return tuple(decision.tolist())
+
+
+def _known_rows(
+    arrays: Mapping[str, np.ndarray], size: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """``probabilities`` and ``truth``."""
+    if "probabilities" not in arrays:
+        return None, None
+    probabilities, truth = arrays["probabilities"].astype(np.float64), arrays["truth"].astype(bool)
+    inside = ((probabilities >= 0) & (probabilities <= 1)).all()  # False for NaN
+    if probabilities.shape != truth.shape or probabilities.shape[1:] != (size,) or not inside:
+        raise ValueError("probabilities")
+    return probabilities, truth
 
 
 def _scope(arrays: Mapping[str, np.ndarray], size: int) -> Scope | None:

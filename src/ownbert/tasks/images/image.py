@@ -60,7 +60,7 @@ class ImageTask(SingleLabelTask):
     problem_type = "single_label_classification"
     metrics = ("accuracy", "macro_f1", "mcc", "f1", *RANKING)
     unit = "images"
-    saved_attributes = ("positive",)
+    saved_attributes = ("positive", "decision")
     reads_arrays = True
 
     def __init__(self, *given: Any, **named: Any) -> None:

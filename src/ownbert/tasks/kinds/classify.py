@@ -15,6 +15,7 @@ KIND = TaskKind(
         "labels_per_class",
         "label_names",
         "positive",
+        "threshold",
         "class_weights",
         "label_smoothing",
         *SENTENCE_SETTINGS,

@@ -13,7 +13,16 @@ KIND = TaskKind(
         Example: ownbert finetune image --train images/train --dev images/dev
         -o runs/images""",
     settings=(
-        *("labels_per_class", "positive", "image_size", "patch", "hidden_size", "layers", "heads"),
+        *(
+            "labels_per_class",
+            "positive",
+            "threshold",
+            "image_size",
+            "patch",
+            "hidden_size",
+            "layers",
+            "heads",
+        ),
         *("flip", "shift", "crop", "class_weights", "label_smoothing"),
     ),
     without=(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.exceptions import InputError, percent
+from ownbert.exceptions import InputError, in_short, percent
 from ownbert.tables.squad import Question, read_questions
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.network import RowNetwork
@@ -116,7 +116,10 @@ class QuestionAnsweringTask(Task):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.threshold = self.settings.threshold
+        threshold = self.settings.threshold
+        if threshold is not None and not isinstance(threshold, float):
+            raise InputError(f"task.threshold is {in_short(threshold)}; it must be a number")
+        self.threshold: float | None = threshold
         self.tuned = False
         # Locations of training rows whose answers are missing in the context, and their share.
         self.left_out: list[str] = []

@@ -1,0 +1,223 @@
+"""Thresholds of labels: given, or chosen on rows with known labels. N rows, C labels."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ownbert.checks import between
+from ownbert.exceptions import InputError, in_short
+from ownbert.tasks.metrics import counts_by_threshold
+from ownbert.tasks.rows import list_labels
+
+# What a threshold is chosen by: the least precision, the least recall, or the cost of a row with
+# the label that is missed, if a false alarm costs 1.
+_AIMS = ("precision", "recall", "cost")
+_MOST_COST = 1e6
+_AIM = re.compile(rf"({'|'.join(_AIMS)})\s*[:=]\s*(\S+)")
+_FORMS = "yes=0.9, yes=precision:0.9, yes=recall:0.9 or yes=cost:10"
+# Probabilities at which thresholds of single labels are tried.
+_TRIED = 1 / (1 + np.exp(-np.linspace(-7, 5, 241)))
+# Rows with a label beside which its F1 by the true labels counts half.
+_PRIOR_ROWS = 10.0
+# Metrics with a threshold for each label.
+_BY_LABEL = ("macro_f1", "weighted_f1")
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the threshold of a label is chosen by, on rows with known labels.
+
+    Args:
+        kind: precision: the lowest threshold with at least this precision; recall: the highest
+            one with at least this recall; cost: the one with the least cost, if a missed row costs
+            this and a false alarm 1.
+        value: precision, recall or cost.
+    """
+
+    kind: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.value:g}"
+
+    def threshold(self, truth: np.ndarray, probabilities: np.ndarray) -> tuple[float, bool]:
+        """The threshold, between two probabilities, and whether it reaches the aim; if none does,
+        the one that comes closest.
+
+        Args:
+            truth: (N) whether a row has the label.
+            probabilities: (N).
+        """
+        values, right, positives = counts_by_threshold(truth, probabilities)
+        limits = (values + np.append(values[1:], 0.0)) / 2
+        if self.kind == "recall":
+            enough = right >= self.value * truth.sum() - 1e-9
+            return float(limits[int(enough.argmax())]), bool(truth.any())
+        if self.kind == "precision":
+            precision = right / positives
+            reached = np.flatnonzero(precision >= self.value - 1e-9)
+            best = reached[-1] if len(reached) else precision.argmax()
+            return float(limits[best]), len(reached) > 0
+        # By true labels and by what the probabilities predict, which is less noisy.
+        expected = np.cumsum(np.sort(probabilities)[::-1])[positives - 1]
+        found, all_rows = right + expected, truth.sum() + probabilities.sum()
+        costs = self.value * (all_rows - found) + (2 * positives - found)
+        if all_rows * self.value <= costs.min():
+            return float((1 + values[0]) / 2), True
+        return float(limits[int(costs.argmin())]), True
+
+
+def read_thresholds(
+    given: Any, labels: Sequence[str], *, name: str = "--threshold"
+) -> dict[str, float | Aim]:
+    """Read the thresholds of labels.
+
+    Args:
+        given: ``label=threshold,label=threshold`` (labels may contain commas), a JSON object or a
+            mapping; a threshold is a probability, or ``precision:0.9``, ``recall:0.9`` or
+            ``cost:10``.
+        labels: the known labels.
+        name: name of the option.
+
+    Raises:
+        InputError: a label is unknown, or a threshold invalid.
+    """
+    pairs = given.items() if isinstance(given, Mapping) else label_values(given, labels, name)
+    found: dict[str, float | Aim] = {}
+    for label, value in pairs:
+        if label not in labels:
+            raise InputError(
+                f"{name} has {in_short(f'{label}={value}' if label else value)}; write {_FORMS}, "
+                f"with one of the labels {list_labels(labels)}"
+            )
+        found[label] = _threshold(f"{name} of {label!r}", value)
+    if not found:
+        raise InputError(f"{name} is empty; write {_FORMS}")
+    return found
+
+
+def before_tuning(thresholds: Mapping[str, float | Aim]) -> dict[str, float]:
+    """The thresholds as numbers before they are chosen on rows: .5 for those with an aim."""
+    return {label: 0.5 if isinstance(t, Aim) else t for label, t in thresholds.items()}
+
+
+def _threshold(name: str, given: Any) -> float | Aim:
+    if isinstance(given, Aim):
+        return given
+    aim = _AIM.fullmatch(str(given).strip())
+    try:
+        value = float(aim[2] if aim else given)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} is {in_short(given)}; write {_FORMS}") from None
+    if aim is None:
+        between(0, 1)(name, value)
+        return value
+    between(0, *((_MOST_COST, "()") if aim[1] == "cost" else (1, "(]")))(f"{name}: {aim[1]}", value)
+    return Aim(aim[1], value)
+
+
+def settled(
+    thresholds: Mapping[str, float | Aim],
+    labels: Sequence[str],
+    truth: np.ndarray,
+    probabilities: np.ndarray,
+) -> tuple[dict[str, float], list[str]]:
+    """The thresholds as numbers, and a sentence for each aim that no threshold reaches.
+
+    Args:
+        truth: (N, C) whether a row has a label.
+        probabilities: (N, C).
+    """
+    found, missed = {}, []
+    for label, threshold in thresholds.items():
+        if isinstance(threshold, Aim):
+            own = labels.index(label)
+            number, reached = threshold.threshold(truth[:, own], probabilities[:, own])
+            if not reached:
+                missed.append(
+                    f"no threshold of {label!r} reaches {threshold} on {len(truth):,} held-out "
+                    f"rows; {number:.3f} comes closest"
+                )
+            threshold = min(max(number, 1e-9), 1 - 1e-9)
+        found[label] = threshold
+    return found, missed
+
+
+def best_thresholds(truth: np.ndarray, probabilities: np.ndarray, metric: str) -> np.ndarray:
+    """The thresholds of several labels per row with the best metric: one for each label for means
+    over labels, else the same one for all; .5 if no row has a label.
+
+    The threshold of a label has the best mean of F1 by the true labels and of F1 as the
+    probabilities predict it, which is less noisy. The fewer rows have the label, the closer it is
+    to the threshold that is best for the latter alone (docs/lab/linear-models.md).
+
+    Args:
+        truth: (N, C) of 0 and 1.
+        probabilities: (N, C).
+        metric: macro_f1, weighted_f1 or subset_accuracy; others stand for micro_f1.
+
+    Returns:
+        (C).
+    """
+    size = truth.shape[1]
+    if not truth.any():
+        return np.full(size, 0.5)
+    if metric in _BY_LABEL:
+        return _thresholds_by_label(truth, probabilities)
+    if metric == "subset_accuracy":
+        equal = [((probabilities >= t) == truth.astype(bool)).all(1).sum() for t in _TRIED]
+        return np.full(size, _middle(np.asarray(equal)))
+    values, right, positives = counts_by_threshold(truth.ravel(), probabilities.ravel())
+    best = int(np.argmax(right / (positives + right[-1])))
+    return np.full(size, (values[best] + np.append(values, 0.0)[best + 1]) / 2)
+
+
+def _thresholds_by_label(truth: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """(C) for each label the threshold with the best F1, see ``best_thresholds``."""
+    found = []
+    for true, own in zip(truth.T, probabilities.T, strict=True):
+        order = np.argsort(own)
+        first = np.searchsorted(own[order], _TRIED)
+        scores = []
+        for each in (true, own):  # the number of rows with the label, from each threshold up
+            above = np.append(np.cumsum(each[order][::-1])[::-1], 0.0)
+            scores.append(2 * above[first] / np.maximum(len(own) - first + above[0], 1e-9))
+        weight = true.sum() / (true.sum() + _PRIOR_ROWS)
+        both, expected = (np.log(t / (1 - t)) for t in map(_middle, (np.sum(scores, 0), scores[1])))
+        found.append(1 / (1 + float(np.exp(-(weight * both + (1 - weight) * expected)))))
+    return np.asarray(found)
+
+
+def _middle(values: np.ndarray) -> float:
+    """The middle one of the thresholds that are best: the first may be so by chance."""
+    best = np.flatnonzero(values >= values.max() - 1e-12)
+    return float(_TRIED[best[len(best) // 2]])
+
+
+def label_values(given: str, labels: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+    """Yield (label, value) pairs of ``label=value,label=value``, where labels may contain these
+    separators, or of a JSON object.
+
+    Raises:
+        InputError: the text starts like a JSON object but is none.
+    """
+    given = str(given)
+    if given.lstrip().startswith("{"):
+        try:
+            pairs = json.loads(given)
+        except (ValueError, RecursionError):
+            raise InputError(f"{name} is not a JSON object: {in_short(given)}") from None
+        yield from ((str(label), str(value)) for label, value in pairs.items())
+        return
+    rest = given.strip()
+    while rest:
+        known = [label for label in labels if rest.startswith(f"{label}=")]
+        unknown = rest.partition(",")[0].rpartition("=")[0]
+        start = len(max(known, key=len) if known else unknown)
+        label, (value, _, rest) = rest[:start], rest[start:].lstrip("=").partition(",")
+        yield label.strip(), value.strip()
+        rest = rest.strip()
