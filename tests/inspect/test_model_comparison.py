@@ -46,6 +46,12 @@ def test_rows_without_a_label_are_left_out_on_request(
         assert (result.returncode, "left out: 3 of 32" in result.stderr) == (0, True)
 
 
+def test_a_missing_file_is_refused_before_a_model_is_opened(tmp_path: Path):
+    folder, file = tmp_path / "no", tmp_path / "no.csv"
+    for command in (("evaluate", folder), ("compare", folder, folder), ("errors", folder)):
+        assert refusal(*command, file).strip() == f"error: no such file: {file}"
+
+
 def test_a_folder_keeps_that_rows_without_a_label_are_left_out(
     pretrained: Path, classifier: Path, tmp_path: Path
 ):

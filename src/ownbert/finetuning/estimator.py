@@ -26,7 +26,7 @@ from ownbert.finetuning.arrays import (
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.start.own_network import network_of
+from ownbert.finetuning.start.pretrained_on_texts import network_of
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute
 from ownbert.inference.finished_files import copy_files, finished_files

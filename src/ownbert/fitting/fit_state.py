@@ -105,13 +105,12 @@ class FitState:
         Raises:
             InputError: the file is damaged.
         """
-        path = folder / STATE
-        if not path.exists():
-            return None
         try:
-            saved = read_json(path, check=_KEYS)
+            saved = read_json(folder / STATE, missing={}, check=_KEYS)
         except InputError as error:
             raise InputError(f"{error}; start over with --overwrite") from None
+        if not saved:
+            return None
         points = tuple((float(at), float(score)) for at, score in saved.get("points", ()))
         return cls(saved["identity"], float(saved.get("seconds", 0.0)), points, saved["candidates"])
 

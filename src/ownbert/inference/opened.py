@@ -17,6 +17,7 @@ from ownbert.checks import list_of, maybe, record, text
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
+from ownbert.files.text_files import refuse_unreadable
 from ownbert.inference.compute import Compute, Progress
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
@@ -311,6 +312,26 @@ def decide_all(
         if progress is not None:
             progress(len(decided))
     return decided
+
+
+def refuse_missing(path: Path) -> None:
+    """Raise ``InputError`` unless there is a folder or a readable file."""
+    if not path.is_dir():  # some tasks accept folders
+        refuse_unreadable(path)
+
+
+def given_rows(data: Any, labels: Any = None) -> Any:
+    """Labelled rows as a user passes them, for ``read_labelled_rows``: with labels, a pair; a
+    missing file is refused before a model is opened.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if labels is not None:
+        return data, labels
+    if isinstance(data, str | os.PathLike):
+        refuse_missing(data := Path(data))
+    return data
 
 
 def read_labelled_rows(

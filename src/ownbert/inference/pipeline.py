@@ -20,7 +20,7 @@ from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.chosen_thresholds import with_thresholds
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Opened, characters, read_labelled_rows
+from ownbert.inference.opened import Opened, characters, given_rows, read_labelled_rows
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import REPORT
 from ownbert.tables.columns import ColumnNames, usual_names
@@ -316,9 +316,7 @@ class Predictor:
         Raises:
             InputError: a row cannot be read, or has an unknown label.
         """
-        data = data if labels is None else (data, labels)
-        data = Path(data) if isinstance(data, str) else data
-        rows = read_labelled_rows(self.task, data, self.folder)
+        rows = read_labelled_rows(self.task, given_rows(data, labels), self.folder)
         return self.task.score(rows, self.decide(rows))
 
     def score(self, data: Any, labels: Any = None) -> float:

@@ -14,14 +14,22 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json, read_yaml, require_json_name, write_json
 from ownbert.files.resumable_file import first_read, made_for
-from ownbert.files.text_files import open_text, refuse_unreadable
+from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
 from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
 from ownbert.inference.chance import chance_warning
 from ownbert.inference.chosen_thresholds import decides, save_thresholds, with_thresholds
 from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Networks, Opened, characters, decide_all, read_labelled_rows
+from ownbert.inference.opened import (
+    Networks,
+    Opened,
+    characters,
+    decide_all,
+    given_rows,
+    read_labelled_rows,
+    refuse_missing,
+)
 from ownbert.inference.output.prediction_writer import (
     PredictionWriter,
     arrow_table,
@@ -325,12 +333,6 @@ def _require_ids(task: Task, source: Any, name: str) -> None:
     id_column_of(source, named=name)
 
 
-def refuse_missing(path: Path) -> None:
-    """Raise ``InputError`` unless there is a folder or a readable file."""
-    if not path.is_dir():  # some tasks accept folders
-        refuse_unreadable(path)
-
-
 @reads_encoding
 @in_float32
 def evaluate(
@@ -399,10 +401,7 @@ def evaluate(
     if calibrate is not None and not options.calibrated:
         raise InputError(_UNUSED_CALIBRATION)
     columns = ColumnNames(text_column, second_column, label_column)
-    if labels is not None:
-        data = (data, labels)
-    if isinstance(data, str | os.PathLike):
-        refuse_missing(Path(data))
+    data = given_rows(data, labels)
     refuse_same([folder, data], output)
     if output is not None:
         require_json_name(output)

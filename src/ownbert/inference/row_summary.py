@@ -84,12 +84,9 @@ class RowSummary:
         Raises:
             InputError: the file is damaged.
         """
-        path = folder / TRAINING_ROWS
-        if not path.exists():
-            return None
-        values = read_json(path)
-        _KEYS(str(path), values)
-        return cls(**{name: value for name, value in values.items() if name != "format"})
+        values = read_json(folder / TRAINING_ROWS, missing={}, check=_KEYS)
+        of_summary = {name: value for name, value in values.items() if name != "format"}
+        return cls(**of_summary) if of_summary else None
 
 
 def summarise(

@@ -18,7 +18,7 @@ from ownbert.files.json_files import require_json_name, write_json
 from ownbert.fitting.report.sections import Section
 from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
+from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
 from ownbert.inspect.errors.judgement import JUDGES
 from ownbert.inspect.section_page import as_text, write_page
 from ownbert.language import translated
@@ -176,8 +176,7 @@ def compare(
     if output is not None:
         require_json_name(output)
     columns = ColumnNames(text_column, second_column, label_column)
-    if labels is not None:
-        data = (data, labels)
+    data = given_rows(data, labels)
     compute = Compute(device, precision, network=network)
     opened = [open_folder(folder, compute, columns=columns) for folder in (first, second)]
     task = opened[0].task

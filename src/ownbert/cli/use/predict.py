@@ -92,7 +92,7 @@ def predict(
 
     Example: ownbert predict runs/clf new.csv --unknown 0.05 --coverage 0.9 -o predictions.jsonl
     """
-    from ownbert.inference.predict import refuse_missing
+    from ownbert.inference.opened import refuse_missing
     from ownbert.tables.memory import Lines
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory

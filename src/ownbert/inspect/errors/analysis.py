@@ -18,7 +18,7 @@ from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Opened, decide_all, read_labelled_rows
+from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inspect.errors.judgement import JUDGES, Named, WrongPrediction
 from ownbert.inspect.explain.blend_words import CONTRIBUTIONS, LinearShares
@@ -149,6 +149,7 @@ def analyse_errors(
 
     Source: Northcutt, Jiang and Chuang 2021, section 3 (label errors).
     """
+    data = given_rows(data)
     predictor = open_folder(folder, Compute(device, network=network), columns=columns)
     task: Any = predictor.task
     if task.name not in JUDGES:

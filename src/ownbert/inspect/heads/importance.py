@@ -16,7 +16,7 @@ from ownbert.checkpoint import describe
 from ownbert.exceptions import InputError
 from ownbert.inference.compute import TORCH, Compute
 from ownbert.inference.embedding.embedding_outputs import of_length_one
-from ownbert.inference.opened import Networks, read_labelled_rows
+from ownbert.inference.opened import Networks, given_rows, read_labelled_rows
 from ownbert.inspect.observing import evaluating
 from ownbert.language import translated
 from ownbert.nn.model import Model
@@ -88,6 +88,7 @@ def labelled_model(
     Raises:
         InputError: the folder or the rows cannot be used.
     """
+    data = given_rows(data)
     description = describe(folder)
     assert description.folder is not None
     compute = Compute(device, engine=TORCH, packed=False)
