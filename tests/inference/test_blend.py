@@ -46,6 +46,23 @@ def copied(linear_blend: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(linear_blend, tmp_path / "moved"))
 
 
+def test_a_folder_of_an_earlier_version_has_shifted_probabilities(copied: Path):
+    said: list[str] = []
+    ownbert.predict(copied, ["red1"], say=said.append)
+    saved = json.loads((copied / "blend.json").read_text())
+    del saved["ownbert_task"]["decision"]
+    saved["offsets"] = [0.5, -0.5]
+    (copied / "blend.json").write_text(json.dumps(saved))
+    assert not any("earlier version" in each for each in said)
+    for command in (("predict", copied, "--text", "red1"), ("evaluate", copied, copied / "a.csv")):
+        (copied / "a.csv").write_text("text,label\nred1,red\nblue1,blue\n")
+        told = run_cli(*command).stderr
+        assert told.count("written by an earlier version of ownbert fit: its probabilities") == 1
+    saved["offsets"] = [0.0, 0.0]
+    (copied / "blend.json").write_text(json.dumps(saved))
+    assert "earlier version" not in run_cli("predict", copied, "--text", "red1").stderr
+
+
 def test_a_blend_with_a_network_has_its_tokenizer(classifier: Path, tmp_path: Path):
     """In ``serve``, where tokens are counted with it."""
     pytest.importorskip("fastapi")

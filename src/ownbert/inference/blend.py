@@ -91,12 +91,15 @@ class Blend:
         task: the task that they predict.
         offsets: (C) offsets added to the logits, one per label or regression value.
         network: the network in the folder; None without one, and in folders of earlier versions.
+        shifted: whether the offsets favour rare labels, as those of earlier versions do, so that
+            probabilities are not calibrated.
     """
 
     members: tuple[BlendMember, ...]
     task: Task
     offsets: tuple[float, ...]
     network: OwnNetwork | None = None
+    shifted: bool = False
 
     @property
     def is_network(self) -> bool:
@@ -169,7 +172,10 @@ class Blend:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
-        return cls(members, task, offsets, None if network is None else _own_network(network))
+        own = None if network is None else _own_network(network)
+        # Since probabilities are calibrated, the decision of a single label is saved, also None.
+        shifted = name == "classify" and "decision" not in settings and any(offsets)
+        return cls(members, task, offsets, own, shifted)
 
 
 def _own_network(saved: dict[str, Any]) -> OwnNetwork:

@@ -203,6 +203,14 @@ class OpenedBlend(Opened):
         self.without_features += int(unknown.sum())
         return list(from_scores(self.task.name, scores)), unknown.tolist()
 
+    def notes(self) -> Iterator[str]:
+        yield from super().notes()
+        if self.blend.shifted:
+            yield (
+                f"note: {self.folder} was written by an earlier version of ownbert fit: its "
+                "probabilities favour rare labels; fit again for calibrated ones"
+            )
+
     def warnings(self) -> Iterator[str]:
         """Warnings of the first network, as the others read rows in the same way, or of the frozen
         network, and of the linear models."""

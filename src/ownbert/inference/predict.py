@@ -423,7 +423,7 @@ def evaluate(
         task.name_positive(positive)
     rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
     say_each((f"note: {line}" for line in task.notes_on_rows()), say)
-    say_each(filter(None, (predictor.compute.note,)), say)
+    say_each(predictor.notes(), say)
     if say is not None and has_learnt_from(predictor.folder, data):
         say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
     doubts = Doubts(predictor, options, calibrate, say) if options.abstains else None
