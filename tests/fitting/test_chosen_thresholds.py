@@ -181,3 +181,18 @@ def test_tasks_without_labels_have_no_threshold(tmp_path: Path):
     assert "does not apply to regress" in refusal(
         "predict", folder, "a", "--threshold", "score=0.5"
     )
+
+
+def test_rows_of_calibration_choose_the_threshold_and_are_read_once(data: Path, tmp_path: Path):
+    folder, new = tmp_path / "two", data / "two-new.csv"
+    shutil.copytree(data / "two", folder)
+    rows = write_rows(tmp_path / "rows.csv", 300, 3)
+    done = run_cli(
+        *("predict", folder, new, "-o", tmp_path / "found.csv", "--calibrate", rows),
+        *("--threshold", "yes=recall:0.9", "--coverage", 0.8),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("calibrated on 300 rows") == 1
+    assert f"chosen for recall:0.9 on 300 rows of {rows}" in done.stderr.replace("\n", " ")
+    unused = ("--threshold", "yes=0.4", "--calibrate", rows)
+    assert "--calibrate requires" in refusal("predict", folder, "w1 w2", *unused)

@@ -26,16 +26,13 @@ from ownbert.tasks.thresholds import Aim, before_tuning, read_thresholds
 DECIDES = ("threshold", "decision")
 
 
-def with_thresholds(
-    opened: Opened, thresholds: Any, calibrate: Any = None, say: Say | None = None
-) -> Opened:
-    """The same opened folder, with other thresholds of labels.
+def with_thresholds(opened: Opened, thresholds: Any, say: Say | None = None) -> Opened:
+    """The same opened folder, with other thresholds of labels, given or chosen on the rows of
+    ``held_out_of``.
 
     Args:
         opened: the opened folder.
         thresholds: see ``read_thresholds``; for several labels per row also one number for all.
-        calibrate: labelled rows to choose thresholds on, which are saved in the folder; by default
-            those of the folder (see ``held_out_of``).
         say: called with the chosen thresholds.
 
     Raises:
@@ -62,7 +59,7 @@ def with_thresholds(
         # Imports torch, which exported folders do not need.
         from ownbert.inference.abstaining.calibrate import held_out_of
 
-        held_out = held_out_of(opened, calibrate, say)
+        held_out = held_out_of(opened, say=say)
         numbers |= held_out.thresholds(aims)
         changed = task.with_thresholds(numbers)
         say_each(

@@ -46,6 +46,7 @@ class Opened(ABC):
         engines: engines of each network.
         precision: precision of torch.
         tokenizer: tokenizer of the first network; None without one.
+        held_out: calibration data, once they have been read (``held_out_of``).
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class Opened(ABC):
     engines: list[Choice]
     precision: str
     tokenizer: Any
+    held_out: Any = None
 
     @in_float32
     def __call__(self, rows: Sequence[Row]) -> list[Any]:

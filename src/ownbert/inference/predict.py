@@ -199,7 +199,7 @@ class RowPredictions:
         columns: columns named by the user.
         options: contents of the output rows.
         dealt: selects the rows of a shard; None: predict all rows.
-        calibrate, say: see ``Doubts``.
+        calibrate, say: see ``held_out_of``.
 
     Attributes:
         blocks: blocks of rows.
@@ -223,12 +223,14 @@ class RowPredictions:
         opened.task.refuse_output_options(options)
         if calibrate is not None and not options.calibrated:
             raise InputError(_UNUSED_CALIBRATION)
+        if calibrate is not None:
+            _calibrate(opened, calibrate, say, options)
         if options.thresholds is not None:
-            opened = with_thresholds(opened, options.thresholds, calibrate, say)
+            opened = with_thresholds(opened, options.thresholds, say)
         self.opened, self.compute, task = opened, opened.compute, opened.task
         self._doubts = None
         if options.abstains:
-            self._doubts = Doubts(opened, options, calibrate, say)
+            self._doubts = Doubts(opened, options, say)
         self._options, self._columns = options, columns
         self._dealt = dealt
         if isinstance(data, Iterator) and task.reads_arrays:
@@ -326,6 +328,12 @@ class RowPredictions:
         }
 
 
+def _calibrate(opened: Opened, rows: Any, say: Say | None, options: OutputOptions) -> None:
+    from ownbert.inference.abstaining.calibrate import held_out_of  # imports torch
+
+    held_out_of(opened, rows, say, options)
+
+
 def _require_ids(task: Task, source: Any, name: str) -> None:
     """Raise ``InputError`` unless the input is a table with this column."""
     if task.reads_arrays:
@@ -414,8 +422,10 @@ def evaluate(
             raise
         settled = compute.settled(described)
         predictor = Networks(model_folder(folder), described, settled, task=similarity)
+    if calibrate is not None:
+        _calibrate(predictor, calibrate, say, options)
     if given is not None:
-        predictor = with_thresholds(predictor, given, calibrate, say)
+        predictor = with_thresholds(predictor, given, say)
     task = predictor.task
     if positive is not None:
         if not isinstance(task, SingleLabelTask):
@@ -426,7 +436,7 @@ def evaluate(
     say_each(predictor.notes(), say)
     if say is not None and has_learnt_from(predictor.folder, data):
         say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
-    doubts = Doubts(predictor, options, calibrate, say) if options.abstains else None
+    doubts = Doubts(predictor, options, say) if options.abstains else None
     outside = []
     if out_of_scope is not None:
         outside = list(task.stream(task.source(out_of_scope, labelled=False)))

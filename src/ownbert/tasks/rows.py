@@ -50,6 +50,11 @@ class Row:
         return place(source, self.line) if source else f"row {self.line}"
 
 
+# What the threshold of a label is chosen by (``tasks.thresholds``): the least precision, the least
+# recall, or the cost of a row with the label that is missed, if a false alarm costs 1.
+AIMS = ("precision", "recall", "cost")
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """Contents of a row of predictions.
@@ -86,7 +91,7 @@ class OutputOptions:
     @property
     def calibrated(self) -> bool:
         """Whether held-out rows are needed, also for thresholds."""
-        return self.abstains or self.thresholds is not None
+        return self.abstains or any(aim in (self.thresholds or "") for aim in AIMS)
 
 
 PLAIN_OUTPUT = OutputOptions()

@@ -11,13 +11,10 @@ import numpy as np
 from ownbert.checks import between
 from ownbert.exceptions import InputError, in_short
 from ownbert.tasks.metrics import counts_by_threshold
-from ownbert.tasks.rows import list_labels
+from ownbert.tasks.rows import AIMS, list_labels
 
-# What a threshold is chosen by: the least precision, the least recall, or the cost of a row with
-# the label that is missed, if a false alarm costs 1.
-_AIMS = ("precision", "recall", "cost")
 _MOST_COST = 1e6
-_AIM = re.compile(rf"({'|'.join(_AIMS)})\s*[:=]\s*(\S+)")
+_AIM = re.compile(rf"({'|'.join(AIMS)})\s*[:=]\s*(\S+)")
 _FORMS = "yes=0.9, yes=precision:0.9, yes=recall:0.9 or yes=cost:10"
 # Probabilities at which thresholds of single labels are tried.
 _TRIED = 1 / (1 + np.exp(-np.linspace(-7, 5, 241)))

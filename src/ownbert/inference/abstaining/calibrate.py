@@ -55,6 +55,8 @@ def held_out_of(
     Raises:
         InputError: there are no such rows, too few, or they cannot be used.
     """
+    if calibrate is None and opened.held_out is not None:
+        return opened.held_out
     task, folder = opened.task, opened.folder
     blend = blend_of(folder) if opened.compute.network else None
     alone = blend is not None and not blend.is_root
@@ -62,6 +64,7 @@ def held_out_of(
     task.refuse_output_options(OutputOptions(coverage=0.9))
     found = None if calibrate is not None else HeldOut.load(path, task.labels, models_of(opened))
     if found is not None:
+        opened.held_out = found
         return found
     data = _recipe(folder).get("data")
     data = data if isinstance(data, dict) else {}
@@ -81,6 +84,7 @@ def held_out_of(
         found.margins(options.coverage)
     if options.unknown is not None:
         found.threshold(options.unknown)
+    opened.held_out = found
     try:
         found.save(path)
     except (OSError, InputError):  # a read-only folder: calibrate again next time

@@ -23,7 +23,7 @@ class Doubts:
     Args:
         opened: the opened folder.
         options: rejection rate and coverage of label sets.
-        calibrate, say: see ``held_out_of``.
+        say: see ``held_out_of``.
 
     Attributes:
         identity: identity of the held-out rows.
@@ -32,15 +32,13 @@ class Doubts:
         InputError: there are no held-out rows, or too few.
     """
 
-    def __init__(
-        self, opened: Opened, options: OutputOptions, calibrate: Any = None, say: Say | None = None
-    ) -> None:
+    def __init__(self, opened: Opened, options: OutputOptions, say: Say | None = None) -> None:
         from ownbert.inference.abstaining.calibrate import held_out_of
 
         opened.task.refuse_output_options(options)
         self.task, self.labels = opened.task, opened.task.labels
         self._opened, self._embedder = opened, None
-        held_out = held_out_of(opened, calibrate, say, options)
+        held_out = held_out_of(opened, say=say, options=options)
         # Thresholds of the user change what a label is predicted from.
         self._held_out = held_out.deciding(getattr(self.task, "decision", None))
         self.identity = self._held_out.identity
