@@ -29,7 +29,7 @@ TABLE: Mapping[str, Sequence[str]] = {
     ),
     "option": (
         *("none", "dev", "test", "unlabelled", "add"),
-        *("columns", "metric", "labels per class", "resume"),
+        *("columns", "metric", "labels per class", "resume", "threshold"),
     ),
     "text": ("word", "short", "long", "empty", "blank", "ids", "chinese"),
 }
@@ -47,6 +47,8 @@ def possible(use: Use) -> bool:
     if task == "pairs" and command not in (None, "finetune"):
         return False
     if option == "labels per class" and task in ("several labels", "numbers"):
+        return False
+    if option == "threshold" and task in ("three", "rare", "numbers"):
         return False
     if task == "pairs" and option in ("test", "unlabelled", "add", "metric"):
         return False
@@ -212,6 +214,9 @@ def train(use: Use, network: Path, folder: Path) -> Path:
         options |= {"second_column": "text_pair"} if use["task"] == "pairs" else {}
     elif option == "metric":
         options["metric"] = METRICS.get(use["task"], "accuracy")
+    elif option == "threshold":
+        name = "odd" if use["task"] == "several labels" else "yes"
+        options["threshold"] = f"{name}={0.3 if use['command'] == 'finetune' else 'recall:0.8'}"
     elif option == "labels per class":
         options["labels_per_class"] = 5
     if use["command"] == "finetune":

@@ -162,7 +162,9 @@ class Judged:
             return self
         chosen = slice(count)
         parts = (self.rows[chosen], self.targets[chosen], self.found.rows(chosen))
-        return Judged(self.task, *parts, self.metric)
+        found = Judged(self.task, *parts, self.metric)
+        vars(found)["decided"] = self.decided[chosen]  # not decided again at each call
+        return found
 
 
 class Comparison:
@@ -254,8 +256,6 @@ class Comparison:
         return self.members[0][0] if len(self.members) == 1 else None
 
     def _replaces_blend(self, model: ComparedModel) -> bool:
-        if len(self.members) == 1 and self.members[0][0] is model:
-            return True
         gain = self.worth(model) - self.worth(None)
         own, blended = self.adjusted(model), self.blended
         if gain < 0:
