@@ -14,6 +14,7 @@ BertForSequenceClassification, BertTokenizer, and the classes of related models.
 Names are imported on first use, so that ``import ownbert`` is fast.
 """
 
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     BertForTokenClassification: Any
     BertLMHeadModel: Any
     BertModel: Any
-    BertPreTrainedModel: Any
     BertTokenizer: Any
 
 __version__ = "0.1.0"
@@ -122,7 +122,7 @@ _MODULES = {
 
 # Of Transformers' API only BERT's classes are listed; those of other families are found as well.
 _BERT = (
-    *("BertConfig", "BertModel", "BertPreTrainedModel", "BertTokenizer", "BertForPreTraining"),
+    *("BertConfig", "BertModel", "BertTokenizer", "BertForPreTraining"),
     *("BertForMaskedLM", "BertForNextSentencePrediction", "BertLMHeadModel"),
     *("BertForSequenceClassification", "BertForTokenClassification"),
     *("BertForQuestionAnswering", "BertForMultipleChoice"),
@@ -139,7 +139,8 @@ def __getattr__(name: str) -> Any:
         # Accept the spelling of the package's name: OwnBERTClassifier.
         written = name.replace("OwnBERT", "OwnBert")
         others = import_module("ownbert.exceptions").other_names("ownbert")
-        start = max(filter(written.startswith, others), key=len, default="")
+        fitting = (other for other in others if fnmatchcase(written, f"{other}*"))
+        start = max(fitting, key=len, default="")
         instead = known.get(name.lower().replace("_", "")) or others.get(start)
         advice = f": use {instead}" if instead else ""
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}{advice}")

@@ -14,7 +14,7 @@ import ownbert
 from ownbert import hf
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
-from ownbert.hf.classes import config_of, custom_model_of, model_of
+from ownbert.hf.classes import config_of, model_of
 from ownbert.nn.undrawn import truncated_normal_
 
 SIZES: dict[str, Any] = {
@@ -158,51 +158,20 @@ def test_tensors_of_another_shape_are_drawn(
     assert all(model.state_dict()[model.own_name(name)].std() > 0.005 for name in weights)
 
 
-class Mine(custom_model_of("bert")):
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.bert = hf.BertModel(config)
-        self.scores = nn.Linear(config.hidden_size, 2)
-        self.post_init()
-
-
-class Derived(hf.BertForMaskedLM):
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.more = nn.Linear(config.hidden_size, 2)
-
-
-@pytest.mark.usefixtures("undefined")
-@pytest.mark.parametrize("kind", [Mine, Derived])
-def test_layers_of_a_custom_class_are_drawn(folder: Path, tmp_path: Path, kind: Any):
-    model, info = loaded(kind, folder)
-    assert_numbers(model)
-    table = load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    assert torch.equal(model.bert.embeddings.word_embeddings.weight, table)
-    pooler = {f"bert.pooler.dense.{leaf}" for leaf in ("weight", "bias")}
-    added = {f"{'scores' if kind is Mine else 'more'}.{leaf}" for leaf in ("weight", "bias")}
-    assert {*info["missing_keys"]} == added | (pooler if kind is Mine else set())
-    model.save_pretrained(tmp_path / "again")
-    again, info = loaded(kind, tmp_path / "again")
-    assert not info["missing_keys"]
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor), name
-
-
 def test_other_labels_are_in_both_directions(folder: Path):
     found = ownbert.load(folder, heads=["classification"], labels=["x", "y"]).config
     assert (found.id2label, found.label2id) == ({0: "x", 1: "y"}, {"x": 0, "y": 1})
 
 
-@pytest.mark.parametrize("kind", [hf.BertModel, Mine])
-def test_the_dtype_of_a_folder(tmp_path: Path, kind: Any):
+def test_the_dtype_of_a_folder(tmp_path: Path):
+    kind = hf.BertModel
     kind(config("bert")).bfloat16().save_pretrained(tmp_path)
     for dtype, expected in (("auto", torch.bfloat16), (None, torch.float32)):
         assert kind.from_pretrained(tmp_path, dtype=dtype).dtype == expected
 
 
-@pytest.mark.parametrize("kind", [hf.BertForSequenceClassification, Mine])
-def test_a_warning_names_the_line_of_the_caller(folder: Path, kind: Any):
+def test_a_warning_names_the_line_of_the_caller(folder: Path):
+    kind = hf.BertForSequenceClassification
     with pytest.warns(UserWarning, match="newly initialised") as found:
         kind.from_pretrained(folder)
     assert {warning.filename for warning in found} == {__file__}
@@ -212,14 +181,13 @@ def test_a_warning_names_the_line_of_the_caller(folder: Path, kind: Any):
     ("kind", "made"),
     [
         (hf.BertForMaskedLM, lambda: hf.BertForMaskedLM(config("bert"))),
-        (Mine, lambda: hf.BertForMaskedLM(config("bert"))),
         (ownbert, lambda: hf.BertForMaskedLM(config("bert"))),
         (
             hf.T5ForConditionalGeneration,
             lambda: hf.T5ForConditionalGeneration(hf.T5Config(**T5)),
         ),
     ],
-    ids=["from_pretrained", "custom", "load", "t5"],
+    ids=["from_pretrained", "load", "t5"],
 )
 def test_weights_that_are_not_numbers_are_refused(kind: Any, made: Any, tmp_path: Path):
     made().save_pretrained(tmp_path)

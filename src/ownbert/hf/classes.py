@@ -15,7 +15,6 @@ from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family
 from ownbert.families.mapping.weight_map import Tie
 from ownbert.hf.configs import OWN, PretrainedConfig, read_config
-from ownbert.hf.custom import CustomModel
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.hf.seq2seq.generation import GreedyGeneration
 from ownbert.hf.seq2seq.special_models import MarianEncoderDecoder, T5EncoderDecoder
@@ -55,14 +54,6 @@ def config_of(model_type: str) -> type[PretrainedConfig]:
         "__doc__": f"Configuration of {model_type}; keys and defaults as in Transformers.",
     }
     return type(config_name(family), (PretrainedConfig,), members)
-
-
-@cache
-def custom_model_of(model_type: str) -> type[CustomModel]:
-    """The base class of custom models: ``BertPreTrainedModel`` for bert."""
-    family, config = all_families()[model_type], config_of(model_type)
-    members = {"family": family, "config_class": config, "__module__": "ownbert.hf"}
-    return type(_start(family) + "PreTrainedModel", (CustomModel,), members)
 
 
 @cache
@@ -143,8 +134,6 @@ def class_named(name: str) -> Any:
             return model_of(name)
         if name == config_name(family):
             return config_of(family.model_type)
-        if name == _start(family) + "PreTrainedModel" and isinstance(family, Family):
-            return custom_model_of(family.model_type)
     return None
 
 

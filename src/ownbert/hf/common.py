@@ -18,7 +18,6 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.hf.configs import PretrainedConfig, check_attention, parse_dtype, read_config
-from ownbert.hf.recognition import blank, recognized
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.encoder import Encoder
@@ -98,13 +97,6 @@ class CommonModel(nn.Module):
         dtype = options.pop("dtype", options.pop("torch_dtype", None))
         model = cls(config, **options)
         return model.to(parse_dtype(dtype) or model.dtype)
-
-    @property
-    def __class__(self) -> type:  # pyright: ignore
-        return recognized(type(self), "transformers.modeling_utils", "PreTrainedModel")
-
-    def __reduce__(self) -> tuple:
-        return blank, (type(self),), self.__dict__
 
     @property
     def name_or_path(self) -> str:
