@@ -70,13 +70,19 @@ def rows_of(values: list, column: str = "day") -> tuple[list[Row], MemoryTable]:
         ["9", "10", "1e3"],
         [date(2023, 5, 1), datetime(2023, 5, 1, 8), datetime(2024, 1, 1)],
         [*pd.to_datetime(["2023-05-01", "2023-05-02"])],
+        ["20230531", "20231201", "20240101"],
+        # Sorted by the year, not by the day; the second is that of a column of integers.
+        ["31122023", "01012024", "15012024", "02022024"],
+        [31122023, 1012024, 15012024, 2022024],
+        ["12312023", "01012024", "01152024"],
+        ["311220232359", "010120240000", "150120241200"],
     ],
 )
 def test_times_are_in_order(values: list):
     rows, table = rows_of(values)
     times = SplitColumns(time="day").times(rows, table)
     assert times is not None
-    assert (np.diff(times) > 0).all()
+    assert (np.diff(times.numbers) > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -96,6 +102,28 @@ def test_unreadable_times_are_one_line(value: object, message: str):
     with pytest.raises(InputError, match=re.escape(message)):
         SplitColumns(time="day").times(rows, table)
     assert SplitColumns().times(rows, table) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["01022024", "03042024"], "'day' has dates such as 01022024, in which the day or the mo"),
+        (["31012024", "99999999", "15022024"], "row 2: column 'day' has 99999999, which is not a "),
+    ],
+)
+def test_digits_that_end_with_the_year_are_no_numbers(values: list[str], message: str):
+    rows, table = rows_of(values)
+    with pytest.raises(InputError, match=re.escape(message)):
+        SplitColumns(time="day").times(rows, table)
+
+
+def test_the_times_that_are_learnt_and_measured_are_named():
+    rows, table = rows_of(["31122023", "01012024", "15012024", "02022024"])
+    times = SplitColumns(time="day").times(rows, table)
+    assert times is not None
+    assert times.period(np.asarray([0, 1]), np.asarray([2, 3])) == (
+        "trained on rows up to 2024-01-01, measured on rows from 2024-01-15 to 2024-02-02"
+    )
 
 
 def test_groups_are_equal_however_tables_write_them():

@@ -191,7 +191,8 @@ class LabelledSplits:
         times = self.split.times(rows, train)
         if times is not None:
             keys = [self.task.fold_keys(row) for row in rows]
-            earlier, latest = split_by_time(times, keys, train)
+            earlier, latest = split_by_time(times.numbers, keys, train)
+            self.notes.append(f"times: {times.period(earlier, latest)}")
             self._note_left_out(len(rows) - len(earlier) - len(latest))
             drawn = draw_rows([rows[i] for i in earlier], self.recipe)
             return drawn, [rows[i] for i in latest]

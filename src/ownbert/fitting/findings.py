@@ -114,6 +114,7 @@ def make_report(
             "texts without labels": len(given.read),
             "kind of text": "words" if given.kind == "marked" else given.kind,
             "compared on": rows.source,
+            **({"times": rows.period} if rows.period else {}),
             **_decides(judged, fitted),
         },
         settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},

@@ -33,6 +33,9 @@ _SHOWN = 3  # columns in a message
 _FRACTION = re.compile(r"(?<=\d)[.,](\d+)")
 _YEAR_FIRST = re.compile(r"(\d{4})[/.](\d{1,2})[/.](\d{1,2})(?!\d)")
 _MONTH = re.compile(r"\d{4}-\d{1,2}")
+# Digits of a date with the year last, and of a time of day; the first zero may be lost.
+_YEAR_LAST = re.compile(r"(\d{1,2})(\d{2})((?:19|20)\d{2})((?:\d{2}){2,3})?(?:\.0)?")
+_NUMBER, _DATE = "a plain number", "a date"
 
 
 class _Words(dict[int, int]):
@@ -142,6 +145,56 @@ def fold_count(rows: int) -> int:
 
 
 @dataclass(frozen=True)
+class RowTimes:
+    """The times of rows.
+
+    Args:
+        numbers: (N) times as numbers.
+        texts: (N) times for readers.
+    """
+
+    numbers: np.ndarray
+    texts: Sequence[str]
+
+    @classmethod
+    def read(cls, values: Sequence[Any], name: str, places: Sequence[str]) -> "RowTimes":
+        """Read the values of a column.
+
+        Args:
+            values: (N) cells.
+            name: name of the column.
+            places: (N) locations of the rows, for messages.
+
+        Raises:
+            InputError: a value is not a time, or values are written in different ways.
+        """
+        texts, numbers, kinds = [], [], set()
+        for value, where in zip(values, places, strict=True):
+            text, number, kind = _time(value, name, where)
+            kinds.add(kind)
+            if len(kinds) > 1:
+                raise InputError(
+                    f"{where}: column {name!r} has {in_short(value)}, {kind}; earlier rows "
+                    f"have {(kinds - {kind}).pop()}; write all times in the same way"
+                )
+            texts.append(text)
+            numbers.append(number)
+        if kinds == {_NUMBER} and any(map(_YEAR_LAST.fullmatch, texts)):
+            texts, numbers = _with_years_first(texts, numbers, name, places)
+        return cls(np.asarray(numbers), texts)
+
+    def period(self, learnt: np.ndarray, held_out: np.ndarray) -> str:
+        """The times that models are trained and measured on, from indices of rows."""
+        last = learnt[self.numbers[learnt].argmax()]
+        measured = self.numbers[held_out]
+        start, end = held_out[measured.argmin()], held_out[measured.argmax()]
+        return (
+            f"trained on rows up to {self.texts[last]}, measured on rows from "
+            f"{self.texts[start]} to {self.texts[end]}"
+        )
+
+
+@dataclass(frozen=True)
 class SplitColumns:
     """The columns named by the user; None: there is none.
 
@@ -188,8 +241,8 @@ class SplitColumns:
         groups = {line: _group(value, name, place(source, line)) for line, (value,) in values}
         return [replace(row, group=groups.get(row.line)) for row in rows]
 
-    def times(self, rows: Sequence[Row], source: Source) -> np.ndarray | None:
-        """The times (N) of the rows as numbers, or None if no column was named.
+    def times(self, rows: Sequence[Row], source: Source) -> RowTimes | None:
+        """The times of the rows (N), or None if no column was named.
 
         Raises:
             InputError: the table has no such column, or a value is not a time.
@@ -197,20 +250,10 @@ class SplitColumns:
         if self.time is None:
             return None
         name, wanted = self.named(source)[TIME], {row.line for row in rows}
-        values = read_values(source, [name])
-        kinds: set[str] = set()
-        times: dict[int, float] = {}
-        for line, (value,) in values:
-            if line in wanted:
-                where = place(source, line)
-                times[line], kind = _time(value, name, where)
-                kinds.add(kind)
-                if len(kinds) > 1:
-                    raise InputError(
-                        f"{where}: column {name!r} has {in_short(value)}, {kind}; earlier rows "
-                        f"have {(kinds - {kind}).pop()}; write all times in the same way"
-                    )
-        return np.asarray([times[row.line] for row in rows])
+        found = read_values(source, [name])
+        values = {line: value for line, (value,) in found if line in wanted}
+        places = [place(source, row.line) for row in rows]
+        return RowTimes.read([values[row.line] for row in rows], name, places)
 
 
 def group_warnings(
@@ -289,8 +332,8 @@ def _group(value: Any, name: str, where: str) -> str | None:
     return unicodedata.normalize("NFC", as_text(value, name, where).strip())
 
 
-def _time(value: Any, name: str, where: str) -> tuple[float, str]:
-    """A time as a number, and whether it was a date or a number."""
+def _time(value: Any, name: str, where: str) -> tuple[str, float, str]:
+    """A time as text and as a number, and whether it was a date or a number."""
     if is_missing(value):
         raise InputError(f"{where}: column {name!r} is empty; each row needs a time")
     if isinstance(value, np.datetime64):
@@ -306,14 +349,66 @@ def _time(value: Any, name: str, where: str) -> tuple[float, str]:
     except (ValueError, OverflowError):
         number = None
     if number is not None and math.isfinite(number):
-        return number, "a plain number"
+        return text, number, _NUMBER
     try:
-        return _timestamp(text), "a date"
+        return text, _timestamp(text), _DATE
     except (ValueError, OverflowError):
         raise InputError(
             f"{where}: column {name!r} has {in_short(value)}, which is not a time; write times as "
-            "2024-05-31, 2024-05-31T12:00:00, or as numbers"
+            f"2024-05-31, 2024-05-31T12:00:00, or as numbers"
         ) from None
+
+
+def _with_years_first(
+    texts: Sequence[str], numbers: Sequence[float], name: str, places: Sequence[str]
+) -> tuple[Sequence[str], Sequence[float]]:
+    """Read 31052024 as 2024-05-31: as a number, days of all months would be mixed.
+
+    Unless most of the numbers are such dates, they are returned as they are.
+
+    Raises:
+        InputError: some numbers are no such dates, or the order of day and month is unknown.
+    """
+    found = [_dates_of(text) for text in texts]
+    if sum(map(bool, found)) <= len(texts) / 2:
+        return texts, numbers
+    for text, dates, where in zip(texts, found, places, strict=True):
+        if not dates:
+            raise InputError(
+                f"{where}: column {name!r} has {text}, which is not a date like those of other "
+                "rows, which seem to end with the year; write times as 2024-05-31, "
+                "2024-05-31T12:00:00, or as numbers"
+            )
+    for order in (0, 1):  # the day first, the month first
+        others = [dates.get(1 - order) for dates in found]
+        if all(order in dates for dates in found) and None in others:
+            own = [dates[order] for dates in found]
+            return own, [_timestamp(text) for text in own]
+    if all(dates.get(0) == dates.get(1) for dates in found):
+        return [dates[0] for dates in found], [_timestamp(dates[0]) for dates in found]
+    raise InputError(
+        f"column {name!r} has dates such as {texts[0]}, in which the day or the month may be "
+        f"first; write times as 2024-05-31, 2024-05-31T12:00:00, or as numbers"
+    )
+
+
+def _dates_of(text: str) -> dict[int, str]:
+    """The possible ISO forms of digits that end with a year, or of them and a time of day: with the
+    day first (0), and with the month first (1)."""
+    found: dict[int, str] = {}
+    if (parts := _YEAR_LAST.fullmatch(text)) is None:
+        return found
+    first, second, year, clock = parts.groups()
+    for order, (day, month) in enumerate(((first, second), (second, first))):
+        iso = f"{year}-{month:0>2}-{day:0>2}"
+        if clock:
+            iso += "T" + ":".join(re.findall("..", clock))
+        try:
+            _timestamp(iso)
+        except ValueError:
+            continue
+        found[order] = iso
+    return found
 
 
 def _timestamp(text: str) -> float:

@@ -125,6 +125,8 @@ def test_rows_of_groups_that_are_held_out_as_later_are_not_trained_on():
     assert groups(found, learn).isdisjoint(groups(found, held_out))
     lines = preview_fit(table_of(rows), group="customer", time_column="day")
     assert f"{found.left_out} earlier rows share a text or a group with one of the latest" in lines
+    assert f"times: {found.period}" in lines
+    assert found.period.startswith("trained on rows up to ")
 
 
 def test_a_preview_counts_groups_and_warns_of_columns_that_seem_to_be_some():

@@ -138,13 +138,14 @@ def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, give
     from ownbert.files.folders import writing
     from ownbert.inspect.heads.pictures import draw_rounds
     from ownbert.inspect.heads.pruning import Pruning, PruningRound
+    from ownbert.train.watch.metric_names import shown_name
 
     def show(measured: PruningRound) -> None:
         if settings.json:
             echo(json.dumps(vars(measured)))
             return
         say(
-            f"layers {measured.layers}, heads {measured.heads:,}: {measured.metric} "
+            f"layers {measured.layers}, heads {measured.heads:,}: {shown_name(measured.metric)} "
             f"{measured.score:.4f}, {measured.tokens_per_second:,.0f} tokens/s"
         )
 

@@ -54,6 +54,7 @@ class LabelledRows:
         clusters: int (rows), the cluster of each row: rows of a cluster are connected by shared
             texts and groups, so they are not independent. They are in the same fold, and bootstrap
             samples draw whole clusters.
+        period: the times of the rows, if a column of times was named.
     """
 
     task: Task
@@ -64,6 +65,7 @@ class LabelledRows:
     source: str
     file: Source
     clusters: np.ndarray
+    period: str = ""
 
     @property
     def held_out(self) -> np.ndarray:
@@ -203,6 +205,7 @@ def read_labelled(
             raise InputError(f"labels_per_class does not apply to {task.name}")
         rows = [rows[i] for i in labels_per_class([r.target for r in rows], per_label, seed)]
     _refuse_empty(rows, train)
+    period = ""
     task.learn(rows, train)
     task.check(rows, train, f"the training data {train}")
     if dev is not None:
@@ -228,15 +231,15 @@ def read_labelled(
     else:
         keys = [task.fold_keys(row) for row in rows]
         clusters = clusters_of(keys)
-        times = split.times(rows, train)
-        if times is None:
+        if (times := split.times(rows, train)) is None:
             folds, source = _make_folds(rows, clusters, train, seed)
         else:
-            folds = [split_by_time(times, keys, train)]
+            folds = [split_by_time(times.numbers, keys, train)]
+            period = times.period(*folds[0])
             source = f"the {len(folds[0][1]):,} latest training rows"
         refit = True
     file, targets = train if dev is None else dev, targets_of(task, rows)
-    return LabelledRows(task, rows, targets, folds, refit, source, file, clusters)
+    return LabelledRows(task, rows, targets, folds, refit, source, file, clusters, period)
 
 
 def split_notices(
@@ -251,6 +254,8 @@ def split_notices(
         dev: file of held-out rows.
     """
     name = split.group
+    if rows.period:
+        yield f"times: {rows.period}"
     counts = rows.group_counts
     alone = counts.pop(None, 0)
     task = rows.task

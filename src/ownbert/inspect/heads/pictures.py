@@ -7,6 +7,7 @@ import numpy as np
 
 from ownbert.figures import figure_class, plotted, save_figure
 from ownbert.inspect.heads.pruning import PruningRound
+from ownbert.train.watch.metric_names import shown_name
 
 # Inches per cell, enough for a number of three digits.
 _CELL = 0.6
@@ -47,7 +48,7 @@ def draw_rounds(rounds: Sequence[PruningRound], path: Path) -> None:
     layers = len({each.layers for each in rounds}) > 1
     left = [each.layers if layers else each.heads for each in rounds]
     panels = (
-        (rounds[0].metric.replace("_", " "), [each.score for each in rounds]),
+        (shown_name(rounds[0].metric), [each.score for each in rounds]),
         ("thousand tokens per second", [each.tokens_per_second / 1000 for each in rounds]),
     )
     with plotted(path, 9, 3.6, len(panels)) as axes:
