@@ -366,6 +366,16 @@ def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
     assert (status, "truncation_direction" in error["error"]) == (422, True)
     known = {"inputs": "red1", "parameters": {"truncation": True}}
     assert server.post("/models/topics", known)[0] == 200
+    for path, body, field in (  # they were ignored
+        ("/predict?model=topics", {"inputs": "red1", "coverage": 0.9}, "coverage"),
+        ("/predict?model=topics", {"inputs": "red1", "unknown": 0.1}, "unknown"),
+        ("/embed?model=vectors", {"inputs": "a", "dimension": 4}, "dimension"),
+        ("/rerank?model=vectors", {"query": "a", "texts": ["a"], "top_n": 1}, "top_n"),
+        ("/tokenize?model=vectors", {"inputs": "a", "prompt_name": "query"}, "prompt_name"),
+    ):
+        status, error, _ = server.post(path, body)
+        assert status == 422
+        assert error["error"].startswith(f"{field}: there is no field of this name")
     for path, body in (
         ("/embed", {"inputs": []}),
         ("/rerank", {"query": "a", "texts": []}),

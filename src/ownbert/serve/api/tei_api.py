@@ -27,7 +27,7 @@ _TOKENS_PER_CALL = 500
 _MODEL_FIELDS = ("name", "task", "pipeline", "operations", "pair", "explains", "labels")
 
 
-class Truncation(BaseModel):
+class Truncation(BaseModel, extra="forbid"):
     """Whether long texts are truncated, which is always at the end."""
 
     truncate: bool = True
@@ -59,21 +59,21 @@ class RerankRequest(Truncation):
     return_text: bool = False
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(BaseModel, extra="forbid"):
     """The body of ``/tokenize``."""
 
     inputs: Any
     add_special_tokens: bool = True
 
 
-class DecodeRequest(BaseModel):
+class DecodeRequest(BaseModel, extra="forbid"):
     """The body of ``/decode``."""
 
     ids: Several[int] | Several[Several[int]]
     skip_special_tokens: bool = True
 
 
-class SimilarityInputs(BaseModel):
+class SimilarityInputs(BaseModel, extra="forbid"):
     """A text, and the texts to compare it with."""
 
     source_sentence: str
@@ -86,7 +86,7 @@ class SimilarityParameters(Truncation):
     prompt_name: str | None = None
 
 
-class SimilarityRequest(BaseModel):
+class SimilarityRequest(BaseModel, extra="forbid"):
     """The body of ``/similarity``."""
 
     inputs: SimilarityInputs
