@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize, prune
 
 import ownbert
 from ownbert.acceleration.encoder_call import FastEncoder, log
-from ownbert.acceleration.speed_up import _encoders
+from ownbert.acceleration.speed_up import _encoders, _reads_rows
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
 from support.parity_models import ALL, BASES, MOSTLY_SLOW, padded, their_model
@@ -388,6 +388,13 @@ def test_a_head_that_reads_padding():
     assert _fast(fast).calls == 1
 
 
+def test_heads_of_transformers_treat_each_row_by_itself():
+    for model_type, architecture in ALL:
+        spec = FAMILIES[model_type].architectures[architecture]
+        if spec.heads and not spec.decoder:
+            assert all(map(_reads_rows, their_model(model_type, architecture).children()))
+
+
 def test_mobilebert_reads_the_word_of_the_padding():
     theirs, _ = _pair("mobilebert", "MobileBertForTokenClassification")
     theirs.get_input_embeddings().weight.data[theirs.config.pad_token_id] = 3.0
@@ -512,3 +519,57 @@ def test_explain(capsys: pytest.CaptureFixture[str]):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "BertModel: 1 calls by the packed network"
     assert "attention weights" in lines[1]
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_loss_alone(model_type: str):
+    names = FAMILIES[model_type].architectures.items()
+    found = (name for name, spec in names if spec.kinds == ("mlm",) and not spec.decoder)
+    architecture = next(found, None)
+    if architecture is None or model_type == "xlnet":
+        pytest.skip("no head for masked words")
+    theirs, fast = _pair(model_type, architecture)
+    ownbert.speed_up(fast, loss_only=True)
+    given = _given(theirs, architecture)
+    given["labels"][:, ::2] = -100
+    for model in (theirs, fast):
+        model.train()
+    _, (loss, *_), gradients = _results(theirs, given)
+    out, (our_loss, *others), our_gradients = _results(fast, given)
+    assert type(out) is type(theirs(**given))
+    assert out.logits is None
+    assert not others
+    torch.testing.assert_close(our_loss, loss, **CLOSE)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(our_gradients[name], gradient, **CLOSE)
+    assert len(fast(**given, return_dict=False)) == 1
+    # No label, evaluation, a call without labels, and one that Transformers computes.
+    nothing = {**given, "labels": torch.full_like(given["labels"], -100)}
+    assert fast(**nothing).loss.isnan()
+    assert fast(**nothing).logits is not None
+    given["attention_mask"] = given["attention_mask"].float() * 1.5
+    torch.testing.assert_close(fast(**given).loss, theirs(**given).loss, **CLOSE)
+    labels = given.pop("labels")
+    assert fast(**given).logits.shape == (*labels.shape, 37)
+    assert fast.eval()(**given, labels=labels).logits.shape == (*labels.shape, 37)
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), BASES)
+def test_autocast_is_as_precise_as_in_transformers(model_type: str, architecture: str):
+    theirs, fast = _pair(model_type, architecture)
+    given = padded(theirs.config)
+    exact = _values(theirs, given)
+    for training in (False, True):
+        found = []
+        for model in (theirs, fast):
+            model.train(training)
+            for _ in range(2):  # the second time with packed matrices
+                with torch.autocast("cpu", torch.bfloat16):
+                    values = _values(model, given)
+            found.append(values)
+        for value, expected, ours in zip(exact, *found, strict=False):
+            assert ours.dtype == expected.dtype
+            size = value.abs().max()
+            error, our_error = ((x - value).abs().max() / size for x in (expected, ours))
+            assert our_error < 2 * error + 0.01
+    assert _fast(fast).calls == 4

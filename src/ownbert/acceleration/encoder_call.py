@@ -6,7 +6,7 @@ B sequences, S longest sequence, D hidden.
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +31,9 @@ log = logging.getLogger("ownbert.speed_up")
 
 # Whether the caller's result does not depend on the values at padding; None: the encoder's default.
 padding_is_unread: ContextVar[bool | None] = ContextVar("padding_is_unread", default=None)
+
+# Positions (M) of the B x S hidden states that the caller wants, as one sequence (1, M, D).
+wanted_positions: ContextVar[Tensor | None] = ContextVar("wanted_positions", default=None)
 
 _TENSORS = (
     *("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids"),
@@ -86,9 +89,9 @@ class FastEncoder:
             reason = str(error)
         else:
             self.calls += 1
-            return result
+            return _wanted(result)
         self.note(reason, type(model).__name__)
-        return original(model, *args, **kwargs)
+        return _wanted(original(model, *args, **kwargs))
 
     def note(self, reason: str, name: str) -> None:
         """Count a call that is left to Transformers; a new reason is logged."""
@@ -103,10 +106,11 @@ class FastEncoder:
             NotSupported: the model is not supported.
         """
         if self.facts is None or not self.facts.hold():
-            self.facts, self.network, self.reason = Facts(model), None, ""
+            self.facts, self.network, self.reason = None, None, ""
+            _require_plain_parameters(model.parameters(), model)
+            self.facts = Facts(model)
             try:
                 network = EncoderNetwork(model)
-                _require_plain_parameters(network, model)
                 self.form = _compare(network, model, original)
                 self.network = network
             except NotSupported as reason:
@@ -127,7 +131,7 @@ class FastEncoder:
         assert self.form is not None
         require_encoder(model.config)
         _require_plain_layers(model, self.facts)
-        dtype = _require_plain_parameters(self.network, model)
+        dtype = _require_plain_parameters(self.network.parameters(), model)
         unread = padding_is_unread.get()
         skips = self.skips_padding if unread is None else unread
         skips &= not model._forward_hooks  # which read the hidden states
@@ -156,9 +160,8 @@ def _require_plain_run() -> None:
         raise NotSupported("it is traced")
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
         raise NotSupported("it is called inside a function transform of torch.func")
-    for kind in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(kind):
-            raise NotSupported("autocast")
+    if torch.is_autocast_enabled("cuda"):
+        raise NotSupported("autocast on a GPU")
     hooks = torch.nn.modules.module
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         raise NotSupported("there are hooks on all modules")
@@ -184,10 +187,10 @@ def _require_plain_layers(model: nn.Module, facts: Facts) -> None:
             raise NotSupported("gradient checkpointing")
 
 
-def _require_plain_parameters(network: EncoderNetwork, model: Any) -> torch.dtype:
+def _require_plain_parameters(parameters: Iterable[Any], model: Any) -> torch.dtype:
     """The dtype of all parameters."""
     dtype, device = model.dtype, model.device
-    for parameter in network.parameters():
+    for parameter in parameters:
         if type(parameter) not in (nn.Parameter, Tensor):
             raise NotSupported(f"a parameter is a {type(parameter).__name__}")
         if parameter.dtype != dtype or parameter.device != device:
@@ -409,10 +412,28 @@ def _differ(ours: Tensor, theirs: Tensor) -> bool:
 
 
 @contextmanager
-def unread_padding(unread: bool) -> Iterator[None]:
-    """A context in which the caller's result depends on the values at padding, or does not."""
-    token = padding_is_unread.set(unread)
+def unread_padding(positions: Tensor | None = None) -> Iterator[None]:
+    """A context in which the caller's result does not depend on the values at padding.
+
+    Args:
+        positions: (M) positions that it depends on, which encoders return as one sequence; None:
+            the hidden states of all.
+    """
+    unread, wanted = padding_is_unread.set(True), wanted_positions.set(positions)
     try:
         yield
     finally:
-        padding_is_unread.reset(token)
+        padding_is_unread.reset(unread)
+        wanted_positions.reset(wanted)
+
+
+def _wanted(result: Any) -> Any:
+    """The output of an encoder with the hidden states at ``wanted_positions`` alone."""
+    positions = wanted_positions.get()
+    if positions is None:
+        return result
+    rows = result[0].flatten(0, 1).index_select(0, positions)[None]
+    if isinstance(result, tuple):
+        return (rows, *result[1:])
+    result.last_hidden_state = rows
+    return result

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
@@ -32,6 +31,7 @@ from ownbert.families.mapping.weight_map import (
 )
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs
+from ownbert.nn.packed.prepack import PRECISIONS, prepack
 from ownbert.nn.undrawn import Undrawn, shapes_alone
 
 # Classes of Transformers without a head, by name: the encoders that are sped up.
@@ -41,6 +41,8 @@ ENCODERS = {
     for name, spec in family.architectures.items()
     if not spec.heads and not spec.decoder
 }
+# Values of each parameter that are compared before its packed copy is used.
+_SAMPLES = 64
 # Values of attributes that describe a layer.
 _SIMPLE = (int, float, str, type(None), torch.dtype, FunctionType)
 _NO_FACTS = frozenset((*nn.Module().__dict__, "forward", "gradient_checkpointing", "layer_idx"))
@@ -56,11 +58,13 @@ class Source:
 
     Args:
         ours: name in the packed network.
+        place: the module with this parameter in the packed network, and its name there.
         owners: the module of each parameter with its name there.
         shapes: their shapes.
     """
 
     ours: str
+    place: tuple[nn.Module, str]
     rule: Renamed
     owners: tuple[tuple[nn.Module, str], ...]
     shapes: tuple[torch.Size, ...]
@@ -102,7 +106,11 @@ class EncoderNetwork:
             if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
                 module.fill_buffers()  # pyright: ignore[reportCallIssue]
         self.sources = self._sources(model)
-        self._lock = threading.Lock()  # functional_call replaces the parameters of the network
+        self._nothing = [
+            place[0]._parameters[place[1]] for place in (source.place for source in self.sources)
+        ]
+        self._lock = threading.Lock()  # of the parameters of the network
+        self._known: Known | None = None
 
     def _sources(self, model: Any) -> list[Source]:
         weight_map, owners, shapes = self.family.weight_map, {}, {}
@@ -124,10 +132,12 @@ class EncoderNetwork:
             if rule.ours not in wanted or not owners.keys() >= {*names}:
                 continue
             of = tuple(owners[name] for name in names)
-            sources.append(Source(rule.ours, rule, of, tuple(shapes[name].shape for name in names)))
-            table = networks[rule.ours.rpartition(".")[0]]
-            if isinstance(table, nn.Embedding):
-                table.padding_idx = getattr(of[0][0], "padding_idx", None)
+            inside, _, leaf = rule.ours.rpartition(".")
+            layer = networks[inside]
+            shape = tuple(shapes[name].shape for name in names)
+            sources.append(Source(rule.ours, (layer, leaf), rule, of, shape))
+            if isinstance(layer, nn.Embedding):
+                layer.padding_idx = getattr(of[0][0], "padding_idx", None)
         return sources
 
     def parameters(self) -> Iterator[Any]:
@@ -138,16 +148,74 @@ class EncoderNetwork:
 
     def run(self, batch: Batch, context: Context, *, training: bool, keep_hidden: bool) -> Outputs:
         """Compute the network with the current parameters of the encoder."""
-        weights = {source.ours: source.value(self.config) for source in self.sources}
+        plain = not (training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+        packed = self._packed_copy() if plain else None
+        if packed is not None:
+            return packed(batch, (), context=context, keep_hidden=keep_hidden)
+        weights = [source.value(self.config) for source in self.sources]
         with self._lock:
             self.net.train(training and self.drops)
-            return functional_call(
-                self.net,
-                weights,
-                (batch, ()),
-                {"context": context, "keep_hidden": keep_hidden},
-                strict=False,
-            )
+            try:
+                # Like torch.func.functional_call, which takes longer than a short text.
+                for source, weight in zip(self.sources, weights, strict=True):
+                    layer, leaf = source.place
+                    layer._parameters[leaf] = weight  # pyright: ignore[reportArgumentType]
+                return self.net(batch, (), context=context, keep_hidden=keep_hidden)
+            finally:
+                for source, nothing in zip(self.sources, self._nothing, strict=True):
+                    layer, leaf = source.place
+                    layer._parameters[leaf] = nothing
+
+    def _packed_copy(self) -> Model | None:
+        """A copy with packed matrices, made when the same parameters are used a second time."""
+        parameters = list(self.parameters())
+        first = parameters[0]
+        if first.device.type != "cpu" or any(p.is_inference() for p in parameters):
+            return None
+        versions = [(p.data_ptr(), p._version) for p in parameters]
+        known = self._known
+        if known is None or versions != known.versions:
+            self._known = Known(versions, parameters)
+            return None
+        if not known.is_current():
+            self._known = Known(versions, parameters)
+            return None
+        if known.packed is None:
+            with self._lock, torch.no_grad():
+                known.packed = known.packed or self._pack(first.dtype)
+        return known.packed
+
+    def _pack(self, dtype: torch.dtype) -> Model:
+        memo: dict[int, Any] = {}
+        for source, nothing in zip(self.sources, self._nothing, strict=True):
+            value = source.value(self.config).detach()
+            memo[id(nothing)] = nn.Parameter(value, requires_grad=False)
+        names = {dtype: name for name, dtype in PRECISIONS.items()}
+        return prepack(copy.deepcopy(self.net, memo), names[dtype])
+
+
+class Known:
+    """Parameters that were used without gradients.
+
+    A change by ``.data`` has no version: it is noticed in some values of each parameter.
+
+    Args:
+        versions: address and version of each.
+
+    Attributes:
+        packed: the network with copies of them, if they were used again.
+    """
+
+    def __init__(self, versions: list[tuple[int, int]], parameters: list[Tensor]) -> None:
+        self.versions, self.packed = versions, None
+        flat = [p.detach().flatten() for p in parameters]
+        self._views = [values[:: max(1, len(values) // _SAMPLES)] for values in flat]
+        self._sample = torch.cat(self._views)
+
+    packed: Model | None
+
+    def is_current(self) -> bool:
+        return torch.equal(torch.cat(self._views), self._sample)
 
 
 class Facts:

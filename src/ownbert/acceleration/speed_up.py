@@ -30,7 +30,7 @@ _OF_TOKENS = {"mlm", "tokens", "discriminator"}
 _MASKED_POOLING = {"Transformer", "Pooling", "Normalize", "Dense", "Dropout"}
 # Layers that treat each row by itself; a head may have been replaced by an LSTM.
 _ROW_BY_ROW = (nn.Linear, nn.Dropout, nn.LayerNorm, nn.Identity, nn.Tanh, nn.GELU, nn.ReLU)
-_ROW_BY_ROW += (nn.Sequential, nn.ModuleList)
+_ROW_BY_ROW += (nn.Sequential, nn.ModuleList, nn.CrossEntropyLoss)
 _NO_LABEL = -100
 
 # By encoder. Not an attribute, which would be saved and copied with the model.
@@ -38,7 +38,12 @@ _encoders: "WeakKeyDictionary[nn.Module, FastEncoder]" = WeakKeyDictionary()
 
 
 def speed_up(
-    model: AnyModel, *, undo: bool = False, explain: bool = False, skip_padding: bool | None = None
+    model: AnyModel,
+    *,
+    undo: bool = False,
+    explain: bool = False,
+    skip_padding: bool | None = None,
+    loss_only: bool = False,
 ) -> AnyModel:
     """Make a model of Transformers, or everything that contains one, faster in place.
 
@@ -56,6 +61,8 @@ def speed_up(
         skip_padding: whether hidden states at padding may be zero, which is faster. By default they
             are, if the heads are those of Transformers or sentence-transformers that do not read
             them.
+        loss_only: whether a model with an MLM head returns the loss without logits (None) in
+            training, if there are labels. It then computes logits at labelled positions only.
 
     Returns:
         The model.
@@ -84,7 +91,7 @@ def speed_up(
         _replace_encoder(encoder, skip_padding)
     for module in root.modules():
         if _heads(module) is not None:
-            _replace(module, _with_heads)
+            _replace(module, _loss_only if loss_only else _with_heads)
     return model
 
 
@@ -188,8 +195,32 @@ def _with_heads(model: Any, original: Callable[..., Any], args: Any, kwargs: Any
     """The forward pass of a model with heads, with the values at padding only if they matter."""
     if torch.compiler.is_compiling() or not _skips_padding(model, original, args, kwargs):
         return original(model, *args, **kwargs)
-    with unread_padding(True):
+    with unread_padding():
         return original(model, *args, **kwargs)
+
+
+def _loss_only(model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The loss of a model with an MLM head in training: its own head and loss compute a sequence of
+    the labelled positions alone."""
+    if not model.training or torch.compiler.is_compiling():
+        return _with_heads(model, original, args, kwargs)
+    if not _skips_padding(model, original, args, kwargs):
+        return original(model, *args, **kwargs)
+    given = named(original, model, args, kwargs)
+    labels, kinds = given.get("labels"), [spec.kind for spec in _heads(model) or ()]
+    inputs = next((given[name] for name in ("input_ids", "inputs_embeds") if name in given), None)
+    fits = isinstance(labels, torch.Tensor) and isinstance(inputs, torch.Tensor)
+    if kinds != ["mlm"] or not fits or labels.shape != inputs.shape[:2]:  # pyright: ignore
+        return _with_heads(model, original, args, kwargs)
+    positions = (labels.flatten() != _NO_LABEL).nonzero()[:, 0]  # pyright: ignore
+    if not len(positions):
+        return _with_heads(model, original, args, kwargs)
+    given["labels"] = labels.flatten()[positions][None]  # pyright: ignore
+    with unread_padding(positions):
+        out = original(model, **given)
+    if isinstance(out, tuple):
+        return out[:1]
+    return type(out)(**{name: value for name, value in out.items() if name != "logits"})
 
 
 def _skips_padding(model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> bool:
