@@ -235,6 +235,8 @@ def compute(
         NotSupported: the packed network does not support the arguments.
     """
     states = _option(model, given, "output_hidden_states")
+    if hasattr(model, "warn_if_padding_and_no_attention_mask") and "input_ids" in given:
+        model.warn_if_padding_and_no_attention_mask(given["input_ids"], given.get("attention_mask"))
     tensors = {name: given[name] for name in _TENSORS if name in given}
     for name, value in given.items():
         if name in tensors or name in _OPTIONS or (name == "use_cache" and not value):
