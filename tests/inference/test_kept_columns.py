@@ -92,14 +92,26 @@ def test_parquet_is_resumed(classifier: Path, table: Path, tmp_path: Path):
     assert [each.name for each in tmp_path.iterdir()] == ["a.parquet"]
 
 
+@pytest.mark.parametrize("keep", ["all", "label,label_input"])
+def test_columns_named_like_those_of_the_predictions_get_other_names(
+    classifier: Path, tmp_path: Path, keep: str
+):
+    """A table with the labels could not be kept, to compare them with the predictions."""
+    labelled, output = tmp_path / "labelled.csv", tmp_path / "a.csv"
+    labelled.write_text("text,label,label_input\nred1,good,1\nred2,bad,2\n")
+    notes: list[str] = []
+    predict(classifier, labelled, output, keep=keep, say=notes.append)
+    rows = list(csv.DictReader(output.open(newline="")))
+    assert [row["label_input_input"] for row in rows] == ["good", "bad"]
+    assert [row["label_input"] for row in rows] == ["1", "2"]
+    assert all(row["label"] not in ("good", "bad") for row in rows)
+    assert notes == ["note: the column 'label' of the input is 'label_input_input' in the output"]
+
+
 def test_what_cannot_be_kept(classifier: Path, table: Path, tmp_path: Path):
     output = tmp_path / "a.jsonl"
     with pytest.raises(InputError, match=r"no column 'dat'; the columns are: .*; choose with keep"):
         predict(classifier, table, output, keep="id,dat")
-    labelled = tmp_path / "labelled.csv"
-    labelled.write_text("text,label\nred1,red\n")
-    with pytest.raises(InputError, match="column 'label' of keep has the same name"):
-        predict(classifier, labelled, output, keep="all")
     plain = tmp_path / "plain.txt"
     plain.write_text("red1\n")
     with pytest.raises(InputError, match="keep needs a table"):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -235,6 +235,8 @@ class RowPredictions:
         self._dealt = dealt
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError(f"{opened.folder} reads images: give files or folders of them")
+        self._renamed: set[str] = set()  # kept columns with other names
+        self._say = say
         self.blocks = iter(()) if data is None else self.read(data)
 
     def read(self, data: Any, skip: int = 0) -> Iterator[list[Row]]:
@@ -277,11 +279,7 @@ class RowPredictions:
             identity = task.identity(row)
             # A column that is the id or the text is there already.
             kept = {k: v for k, v in row.kept if k not in identity or identity[k] != v}
-            if both := kept.keys() & {*identity, *output}:
-                raise InputError(
-                    f"the column {min(both)!r} of --keep has the same name as a column of the "
-                    "predictions; rename it, or name only the other columns"
-                )
+            kept = self._named_apart(kept, {*identity, *output})
             if both := identity.keys() & output.keys():
                 raise InputError(
                     f"the id column {both.pop()!r} has the same name as a column of the "
@@ -289,6 +287,22 @@ class RowPredictions:
                 )
             records.append({**identity, **kept, **output})
         return records
+
+    def _named_apart(self, kept: dict[str, Any], others: Collection[str]) -> dict[str, Any]:
+        """The kept cells, by names that are not those of columns of the predictions."""
+        if kept.keys().isdisjoint(others):
+            return kept
+        found = {}
+        for name, value in kept.items():
+            new = name
+            while new in others or (new != name and new in kept):
+                new += "_input"
+            if new != name and name not in self._renamed:
+                self._renamed.add(name)
+                note = f"note: the column {name!r} of the input is {new!r} in the output"
+                say_each([note], self._say)
+            found[new] = value
+        return found
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for block in self.blocks:
