@@ -26,7 +26,7 @@ from ownbert.tables.memory import table_of
 from ownbert.tasks.forward.raw_outputs import sigmoid
 from ownbert.tasks.metrics import score_labels
 from ownbert.tasks.multilabel import MultiLabelTask, score_multilabel
-from ownbert.unlabelled.choice import (
+from ownbert.unlabelled.label import (
     FEW,
     POOL_FACTOR,
     SAMPLE,

@@ -21,7 +21,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.overview.parameters import head_columns
 from ownbert.inspect.trace import EXAMPLE, trace_attention
-from ownbert.inspect.trace.trace_page import write_page
+from ownbert.inspect.trace.trace import write_page
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
 from ownbert.objectives import MaskedLM

@@ -12,6 +12,7 @@ from typer.main import get_command
 from ownbert.cli import COMMANDS, app
 from ownbert.language import (
     CHINESE,
+    catalogue,
     current_language,
     needs_translation,
     paragraphs,
@@ -19,7 +20,6 @@ from ownbert.language import (
     translated,
     translated_help,
 )
-from ownbert.language.catalogue import catalogue
 from support.cli import run_cli
 from support.shown_texts import entries_to_add
 

@@ -19,10 +19,16 @@ from ownbert.fitting.report.report_page import as_page
 from ownbert.inspect.explain.faithfulness import Faithfulness, faithfulness_table
 from ownbert.inspect.heads.importance import heads_table
 from ownbert.inspect.trace.formula import formula_of
-from ownbert.inspect.trace.trace_page import as_page as trace_page
+from ownbert.inspect.trace.trace import as_page as trace_page
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
-from ownbert.language import CHINESE, PLACE, translated, translated_message, translated_page
-from ownbert.language.catalogue import catalogue
+from ownbert.language import (
+    CHINESE,
+    PLACE,
+    catalogue,
+    translated,
+    translated_message,
+    translated_page,
+)
 from ownbert.train.watch.display import describe, live_parts
 from support.fit_report import made_report
 from support.shown_texts import SOURCE, entries_to_add, messages, modules, prose, words

@@ -12,8 +12,13 @@ import pytest
 from PIL import Image
 
 from ownbert import InputError
-from ownbert.images.idx import labels_beside, read_idx
-from ownbert.images.image_files import images_of_array, read_labelled_images, stream_images
+from ownbert.images.image_files import (
+    images_of_array,
+    labels_beside,
+    read_idx,
+    read_labelled_images,
+    stream_images,
+)
 
 DRAW = np.random.default_rng(0)
 GREY = DRAW.integers(0, 256, (6, 5, 4)).astype(np.uint8)

@@ -18,9 +18,9 @@ import ownbert
 from ownbert import Embedder, Predictor, finetune
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.inspect.internals.attention_maps import attention_maps
+from ownbert.inspect.internals.attention_weights import attention_maps
 from ownbert.translate.decode import Translator
-from ownbert.unlabelled.choice import uncertainty
+from ownbert.unlabelled.label import uncertainty
 from support.sequences import copying
 from support.serving import Served, served
 from support.tiny import TOKENIZER, change_config, made

@@ -10,8 +10,7 @@ import pytest
 
 from ownbert import Embedder, Index, InputError, build_index
 from ownbert.train.watch.metric_names import decimals
-from ownbert.unlabelled.bm25 import K1, B, WordIndex, write_word_index
-from ownbert.unlabelled.index import _fused
+from ownbert.unlabelled.index import K1, B, WordIndex, _fused, write_word_index
 from ownbert.unlabelled.word_counts import WordCounts
 from support.cli import printed_rows, refusal, run_cli
 
@@ -100,7 +99,7 @@ def test_cells_find_most_of_what_all_vectors_find(
 @pytest.mark.parametrize("entries", [1 << 21, 3])
 def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also where counts and weights are read in several parts."""
-    for module in ("word_counts", "bm25"):
+    for module in ("word_counts", "index"):
         monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", entries)
     counted = WordCounts(tmp_path / "counts")
     counted.add(["a b b", "a c"])
@@ -123,7 +122,7 @@ def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: p
 
 def test_memory_does_not_grow_with_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """But for two numbers per text."""
-    for module in ("word_counts", "bm25"):
+    for module in ("word_counts", "index"):
         monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", 8_000)
     draw, peaks = np.random.default_rng(0), []
     for blocks in (4, 16):

@@ -10,9 +10,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ownbert.corpus.sparse import sparse
 from ownbert.exceptions import InputError
+from ownbert.inspect.explain.blend_words import contributions
 from ownbert.views import LINEAR
 from ownbert.views.blending import from_scores
-from ownbert.views.contributions import contributions
 from ownbert.views.linear_models import Targets, fit_linear, log_softmax
 from ownbert.views.linear_view import LinearView
 from ownbert.views.tokens import text_kind

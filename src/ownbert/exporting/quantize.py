@@ -1,7 +1,7 @@
 """``quantize``: a trained folder with 8-bit block matrices, for faster inference."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import pack
-from ownbert.checkpoint import load, require_float
+from ownbert.checkpoint import Description, load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.exceptions import InputError
 from ownbert.exporting.export import Say, copy_beside, describe_network
+from ownbert.exporting.export_card import name_of
 from ownbert.exporting.parity import Sequences, batches, sequences_of
-from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
@@ -23,10 +23,12 @@ from ownbert.hub import model_folder
 from ownbert.inference.blend import network_note
 from ownbert.inference.compute import say_each
 from ownbert.inference.finished_files import MODULES, network_files
+from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import NONE, products_here, quantizable, smoothing
+from ownbert.nn.packed.int8 import NONE, PAIRS, products_here, quantizable, smoothing
 from ownbert.nn.packed.prepack import prepack
+from ownbert.run.model_card import save_card, table
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
@@ -162,3 +164,39 @@ def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
         else torch.ones(layer.in_features)
         for name, layer, smoothed in layers
     }
+
+
+def write_quantize_card(
+    new: Path, *, name: str, source: Path, description: Description, found: QuantizedParity
+) -> None:
+    """Write README.md into the folder ``new``, which is moved to one called ``name`` afterwards."""
+    config, family = description.config, description.family.model_type
+    labelled = {spec.kind for spec in description.specs} & {"classification", "tokens"}
+    values = {
+        "family": family,
+        "config": config,
+        "source": name_of(source),
+        "labels": description.labels if labelled else (),
+        "found": found,
+        "PAIRS": PAIRS,
+        "NONE": NONE,
+        "parity": table(("", "float", "int8"), _rows(found)),
+        "answers": _answers(found),
+    }
+    save_card(new, {"library_name": "ownbert"}, __file__, values, name=name, base=source)
+
+
+def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:
+    before, after = (f"{size / 1e6:,.1f} MB" for size in (found.bytes_before, found.bytes_after))
+    yield translated("weights"), before, after
+    yield translated("lowest cosine"), "1", f"{found.least_cosine:.4f}"
+    yield translated("mean cosine"), "1", f"{found.mean_cosine:.4f}"
+
+
+def _answers(found: QuantizedParity) -> str:
+    if not found.heads:
+        return ""
+    rows = []
+    for kind, one in found.heads.items():
+        rows.append((kind, f"{one.largest_change:.2g}", translated(one.describe() or "")))
+    return table(("head", "largest change", "predictions"), rows)

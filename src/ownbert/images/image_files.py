@@ -3,8 +3,13 @@
 An image in a file is read on demand, so that a folder need not fit in memory.
 """
 
+import contextlib
+import gzip
 import hashlib
 import io
+import re
+import zipfile
+import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.exceptions import InputError, needing
-from ownbert.files.text_files import refuse_unreadable
-from ownbert.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
-from ownbert.images.npz import open_npz
+from ownbert.files.text_files import GZIP_MAGIC, refuse_unreadable
 from ownbert.images.pixels import checked_values, is_deep, read_deep_grey
 
 # Names of images and labels in an .npz file or a table, in order of preference.
@@ -362,3 +365,125 @@ def _pillow() -> Any:
     with needing("images in files need Pillow: pip install 'ownbert[vision]'"):
         from PIL import Image
     return Image
+
+
+_UBYTE = 0x08
+# Such as train-images-idx3-ubyte.gz; some copies have a dot before idx.
+_NAME = re.compile(r"[-.]idx(\d)(-ubyte)?(\.gz)?$")
+
+
+def is_idx(path: Path) -> bool:
+    """Whether a file is an IDX file, by its name."""
+    return _NAME.search(path.name) is not None
+
+
+def is_idx_of_images(path: Path) -> bool:
+    """Whether a file is an IDX file with three dimensions or more, by its name."""
+    match = _NAME.search(path.name)
+    return match is not None and int(match[1]) >= 3
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read the data of a file, uint8 with its dimensions.
+
+    Raises:
+        InputError: the file is not an IDX file, has a wrong length, or contains another type than
+            bytes.
+    """
+    refuse_unreadable(path)
+    data = path.read_bytes()
+    if data[:2] == GZIP_MAGIC:
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise InputError(f"{path}: the gzip data is damaged or cut short") from None
+    if len(data) < 4 or data[:2] != b"\0\0" or not data[3]:
+        raise InputError(
+            f"{path} is not an IDX file: it begins with {data[:4].hex(' ') or 'nothing'}, but "
+            "must begin with 00 00"
+        )
+    if data[2] != _UBYTE:
+        raise InputError(
+            f"{path} contains numbers of type 0x{data[2]:02x}; only 0x08 (bytes) is supported"
+        )
+    start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise InputError(f"{path} is cut off in its header")
+    shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
+    expected, actual = int(np.prod(shape, dtype=object)), len(data) - start
+    if actual != expected:
+        wrong = "cut off" if actual < expected else "too long"
+        raise InputError(
+            f"{path} is {wrong}: its header says {' x '.join(map(str, shape))}, which is "
+            f"{expected:,} bytes, but {actual:,} follow"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def labels_beside(path: Path) -> Path:
+    """The file of labels that belongs to a file of images, by its name.
+
+    For train-images-idx3-ubyte.gz this is train-labels-idx1-ubyte.gz, plain or gzip.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    name = _NAME.sub(lambda m: m[0].replace(f"idx{m[1]}", "idx1"), path.name)
+    name = name.replace("images", "labels")
+    labels_path = path.with_name(name)
+    plain = labels_path.with_name(name.removesuffix(".gz"))
+    existing = [p for p in (labels_path, plain, plain.with_name(f"{plain.name}.gz")) if p.exists()]
+    if not existing or existing[0] == path:
+        raise InputError(f"{path} has no labels: {labels_path} is missing")
+    return existing[0]
+
+
+# zipfile raises RuntimeError for encrypted files and unknown compression methods; values of wrong
+# types and sizes raise the others.
+_NPZ_ERRORS = (
+    *(ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(TypeError, LookupError, OverflowError),
+)
+
+
+class _RealArrays(Mapping[str, np.ndarray]):
+    """Arrays of a file; complex ones are rejected instead of losing their imaginary parts."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], path: Path) -> None:
+        self.arrays, self.path = arrays, path
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self.arrays[name]
+        if np.iscomplexobj(array):
+            raise InputError(f"{self.path}: {name} contains complex numbers; real ones are needed")
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+@contextlib.contextmanager
+def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
+    """Open an .npz file as a mapping of arrays by name, each read on access.
+
+    Raises:
+        InputError: the file is not an .npz file, is damaged, or contains objects or complex
+            numbers; also for errors inside the block, which should only read. The message ends with
+            ``needed``, the expected content.
+    """
+    refuse_unreadable(path)
+    try:
+        # np.load would also accept a single array.
+        if not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile
+        with np.load(path, allow_pickle=False) as arrays:
+            yield _RealArrays(arrays, path)
+    except InputError:
+        raise
+    except _NPZ_ERRORS as error:
+        objects = "Object arrays" in str(error)
+        reason = "it contains objects" if objects else "it is damaged, or no npz file"
+        raise InputError(f"{path} cannot be read ({reason}); {needed}") from None

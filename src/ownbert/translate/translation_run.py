@@ -1,11 +1,13 @@
 """Training a translation model: from pairs of texts to an encoder-decoder folder."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,10 +18,12 @@ from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import refuse_foreign, writing
+from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives.learner import Learner
-from ownbert.objectives.translation import Translation
+from ownbert.objectives.objective import Loss, Objective, cross_entropy_loss
+from ownbert.run.model_card import changed_settings, in_words, pictures, save_card, sha256, table
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
@@ -29,13 +33,14 @@ from ownbert.train.job import Job, Phase
 from ownbert.train.state_files import DamagedState, SavedState, list_states, read_tensors
 from ownbert.train.training_settings import NOAM_STEPS
 from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.meter import add_up, mean_metrics
 from ownbert.transformer import from_configs, transformer_config
-from ownbert.translate.translation_card import write_card
 from ownbert.translate.translation_pairs import PairData, hold_out, read_pairs
 from ownbert.translate.translation_recipe import (
     DEFAULT_EPOCHS,
     LENGTH_PENALTY,
+    PairFiles,
     TranslateRecipe,
     TranslateRun,
 )
@@ -45,6 +50,11 @@ from ownbert.translate.vocabulary import (
     load_vocabularies,
     save_vocabularies,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ownbert.batches.batch import Batch
 
 # The paper warms up for 4,000 steps; for a small data set this many epochs are enough.
 _WARMUP_EPOCHS = 4
@@ -360,3 +370,76 @@ def preview_translation(
     for source, target in islice(pairs, _PREVIEWED_PAIRS):
         lines += [" ".join(run.source.tokens(source)), f"    {' '.join(run.target.tokens(target))}"]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Translation(Objective):
+    """Cross entropy of each next token under a decoder that sees the source and all tokens before.
+
+    With label smoothing (Szegedy et al. 2016, section 7) a share of each target is spread evenly
+    over the vocabulary.
+    """
+
+    smoothing: float = 0.1
+    name = "translation"
+    head = "generator"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else batch.tokens
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        return cross_entropy_loss(logits, batch.tags, self.smoothing)  # (T, V), (T)
+
+
+_ACCURACY = "translation_accuracy"
+_SECTIONS = ("vocabulary", "model", "task", "optim", "run")
+
+
+def write_card(
+    folder: Path,
+    recipe: TranslateRecipe,
+    *,
+    pairs: Mapping[str, int],
+    parameters: int,
+    shared: bool,
+    metrics: Mapping[str, float],
+) -> str | None:
+    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``."""
+    ours = recipe.model.norm_first or not shared
+    shown = ((n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY)))
+    values = {
+        "net": recipe.model,
+        "kind": recipe.vocabulary.kind,
+        "parameters": parameters,
+        "shared": shared,
+        "data": table(("", "file", "pairs", "sha256"), _files(recipe.data, pairs)),
+        "settings": table(("setting", "value"), in_words(_settings(recipe))),
+        "metrics": table(("metric", "value"), in_words(shown)),
+        "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
+        "ours": ours,
+    }
+    front = {"pipeline_tag": "translation"}
+    front = front if ours else {"library_name": "transformers"} | front
+    return save_card(folder, front, __file__, values)
+
+
+def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    for part, prefix in (("training", ""), ("dev", "dev_")):
+        paths = [getattr(data, prefix + side) for side in ("pairs", "source", "target")]
+        for path in filter(None, paths):
+            yield translated(part), Path(path).name, f"{pairs[part]:,}", sha256(path)
+        if not any(paths):
+            source = translated("held out of the training pairs")
+            yield translated(part), source, f"{pairs[part]:,}", ""
+
+
+def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
+    """The most important settings, then all others with non-default values."""
+    yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
+    steps = recipe.run.max_steps
+    yield "steps", f"{steps:,} at most" if steps else "limited by time"
+    yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
+    yield "seed", str(recipe.seed)
+    yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
+    yield from changed_settings(recipe, TranslateRecipe(), _SECTIONS)

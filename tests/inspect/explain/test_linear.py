@@ -12,13 +12,12 @@ import ownbert
 from ownbert.fitting.candidates import fit_view, view_names
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
-from ownbert.inspect.explain.blend_words import LinearShares
+from ownbert.inspect.explain.blend_words import LinearShares, contributions
 from ownbert.inspect.explain.explain import METHOD
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
-from ownbert.views.contributions import contributions
 from ownbert.views.tokens import KINDS
 from ownbert.views.view_features import VIEWS, Texts
 from support.cli import run_cli

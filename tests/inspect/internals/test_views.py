@@ -11,7 +11,7 @@ from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.internals.observation import observation_of_text
 from ownbert.inspect.trace.model_trace import trace_model
-from ownbert.inspect.trace.trace_page import as_page as trace_page
+from ownbert.inspect.trace.trace import as_page as trace_page
 from ownbert.nn.model import Model
 from ownbert.pages import page as filled_page
 from ownbert.text.tokenizer import Tokenizer

@@ -13,8 +13,7 @@ import torch
 from ownbert.batches.layout import make_layout
 from ownbert.exceptions import InputError
 from ownbert.inspect.trace.formula import number
-from ownbert.inspect.trace.trace import explain
-from ownbert.inspect.trace.trace_page import as_page
+from ownbert.inspect.trace.trace import as_page, explain
 from ownbert.inspect.trace.worked_example import (
     EXAMPLE,
     read_inputs,

@@ -17,8 +17,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled, Mobile
 from ownbert.exceptions import InputError
 from ownbert.inspect.trace.model_trace import trace_model
-from ownbert.inspect.trace.trace import Trace, explain
-from ownbert.inspect.trace.trace_page import as_page
+from ownbert.inspect.trace.trace import Trace, as_page, explain
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model

@@ -11,7 +11,11 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
+from ownbert.tasks.question_answering.answer import (
+    QuestionAnsweringTask,
+    QuestionRow,
+    SpanObjective,
+)
 from ownbert.tasks.question_answering.answer_spans import (
     WindowPosition,
     best_span,
@@ -21,7 +25,6 @@ from ownbert.tasks.question_answering.answer_spans import (
     split_context,
     token_span,
 )
-from ownbert.tasks.question_answering.span_objective import SpanObjective
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer

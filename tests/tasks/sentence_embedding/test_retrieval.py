@@ -11,8 +11,7 @@ from ownbert.tasks.sentence_embedding.embedding_objectives import (
     ContrastiveObjective,
     CosineObjective,
 )
-from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
-from ownbert.tasks.sentence_embedding.retrieval import ranks, retrieval_metrics
+from ownbert.tasks.sentence_embedding.rank import EmbeddingTask, ranks, retrieval_metrics
 from ownbert.tasks.text_input import join
 
 
@@ -107,7 +106,7 @@ def test_ranks_are_those_of_a_slow_search(monkeypatch: pytest.MonkeyPatch):
         mine = table[first] @ table[second]
         expected.append(1 + sum(table[first] @ table[other] >= mine - 1e-12 for other in others))
     np.testing.assert_array_equal(ranks(names, vectors[:, 0], vectors[:, 1]), expected)
-    monkeypatch.setattr("ownbert.tasks.sentence_embedding.retrieval._CHUNK", 50)
+    monkeypatch.setattr("ownbert.tasks.sentence_embedding.rank._CHUNK", 50)
     np.testing.assert_array_equal(ranks(names, vectors[:, 0], vectors[:, 1]), expected)
     found = retrieval_metrics(np.asarray([1, 2, 6, 11, 1]))
     assert found["recall_at_1"] == 0.4

@@ -119,7 +119,7 @@ def heads(
 
 def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, given: Any) -> None:
     from ownbert.inspect.heads.importance import heads_table, labelled_model, remaining_heads
-    from ownbert.inspect.heads.pictures import draw_importance
+    from ownbert.inspect.heads.pruning import draw_importance
 
     labelled = labelled_model(folder, file, **given)
     importance, remaining = measure(labelled), remaining_heads(labelled.model)
@@ -136,8 +136,7 @@ def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, gi
 
 def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, given: Any) -> None:
     from ownbert.files.folders import writing
-    from ownbert.inspect.heads.pictures import draw_rounds
-    from ownbert.inspect.heads.pruning import Pruning, PruningRound
+    from ownbert.inspect.heads.pruning import Pruning, PruningRound, draw_rounds
     from ownbert.train.watch.metric_names import shown_name
 
     def show(measured: PruningRound) -> None:

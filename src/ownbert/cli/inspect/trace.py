@@ -75,7 +75,7 @@ def trace(
         else:
             result, inside = trace_and_observe(folder, text, settings.layer, settings.head)
     if html is not None:
-        from ownbert.inspect.trace.trace_page import write_page
+        from ownbert.inspect.trace.trace import write_page
 
         write_page(result, html, inside=inside)
         say(f"saved {html}", err=True)

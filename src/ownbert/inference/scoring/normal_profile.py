@@ -15,7 +15,7 @@ from ownbert.checkpoint.model_files import weights_checksums
 from ownbert.checks import between
 from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
-from ownbert.images.npz import open_npz
+from ownbert.images.image_files import open_npz
 from ownbert.views.normal_counts import NormalCounts
 
 NORMAL = "normal.npz"

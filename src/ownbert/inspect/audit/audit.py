@@ -1,8 +1,10 @@
 """Measures memorisation of training texts: membership, canaries, rare tokens, copies."""
 
+import html
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws
 from ownbert.inference.scoring.score import ScoredText, Scorer, drawn
 from ownbert.inference.scoring.surprisal import surprisals
-from ownbert.inspect.audit.copies import copies
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import CANARIES
 from ownbert.tables.columns import ColumnNames
@@ -31,6 +32,7 @@ from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import auroc
 from ownbert.tasks.related_rows import row_key, text_key
 from ownbert.tasks.task import NoTaskHead
+from ownbert.views.tokens import marks
 
 MOST_TEXTS = 2000  # maximum texts scored per side
 # Number of random sequences that a canary is ranked among, which limits its exposure to 10 bits.
@@ -302,3 +304,47 @@ def _rare(
     shares = [len(b) / max(1, len(side)) for b, side in zip(back, sides, strict=True)]
     examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]
     return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)
+
+
+# Number of consecutive words or Chinese characters that count as a copy.
+_RUN = 8
+_ENDINGS = (".md", ".html", ".txt", ".json", ".jsonl", ".csv")
+# Skipped files: vocabularies, number tables, and files above this size (bytes).
+_OTHER_TEXTS = {"vocab.txt", "tokenizer.json", "merges.txt"}
+_MOST_BYTES = 50_000_000
+
+
+def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
+    """Count the texts that each file of a folder quotes, by eight consecutive words.
+
+    Returns:
+        The number of texts, keyed by file name, for files with any.
+    """
+    pages = {path.name: set(_runs(_shown(path))) for path in _files(folder)}
+    counts = dict.fromkeys(pages, 0)
+    if pages:
+        for text in texts:
+            text_runs = set(_runs(text))
+            for name, runs in pages.items():
+                counts[name] += not text_runs.isdisjoint(runs)
+    return {name: count for name, count in counts.items() if count}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        shown = path.suffix in _ENDINGS and path.name not in _OTHER_TEXTS and path.is_file()
+        if shown and path.stat().st_size <= _MOST_BYTES:
+            yield path
+
+
+def _shown(path: Path) -> str:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".html":
+        text = html.unescape(re.sub(r"<[^>]*>", " ", text))
+    escapes = re.compile(r"\\u([0-9a-fA-F]{4})|\\[nrt]")  # of JSON
+    return escapes.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
+
+
+def _runs(text: str) -> Iterator[tuple[str, ...]]:
+    words = re.findall(rf"[\u3400-\u9fff]|(?:[^\W_\u3400-\u9fff][{marks()}]*)+", text.lower())
+    return (tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1))

@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from ownbert.checkpoint import describe, save
 from ownbert.exceptions import InputError
 from ownbert.families import family_of
+from ownbert.figures import figure_class, plotted, save_figure
 from ownbert.files.writing import refuse_unwritable
 from ownbert.inspect.heads.importance import (
     LabelledModel,
@@ -23,6 +24,7 @@ from ownbert.inspect.heads.importance import (
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.task import task_of
+from ownbert.train.watch.metric_names import shown_name
 
 # Passes over all rows; the median time is used.
 _PASSES = 3
@@ -217,3 +219,54 @@ def _measured(labelled: LabelledModel) -> PruningRound:
     model = labelled.model
     remaining = len(model.encoder.blocks), len(remaining_heads(model))
     return PruningRound(*remaining, labelled.metric, score, speed)
+
+
+# Inches per cell, enough for a number of three digits.
+_CELL = 0.6
+
+
+def draw_importance(
+    importance: np.ndarray, left: Sequence[tuple[int, int]], title: str, path: Path
+) -> None:
+    """Plot importance (L, H) as a heat map, first layer at the bottom; pruned heads stay white.
+
+    Raises:
+        InputError: matplotlib is missing, or the name has no image extension.
+    """
+    layers, heads = importance.shape
+    size = (max(4.0, _CELL * heads + 2), max(2.0, _CELL * layers + 1.2))
+    figure = figure_class(path)(figsize=size, layout="constrained")
+    axis = figure.subplots()
+    shown = np.full(importance.shape, np.nan)
+    for at in left:
+        shown[at] = importance[at]
+    picture = axis.imshow(shown, cmap="cividis", origin="lower", aspect="equal")
+    middle = (np.nanmin(shown) + np.nanmax(shown)) / 2
+    for layer, head in left:
+        value = shown[layer, head]
+        color = "white" if value < middle else "black"
+        axis.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
+    axis.set(title=title, xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers))
+    figure.colorbar(picture, ax=axis)
+    save_figure(figure, path)
+
+
+def draw_rounds(rounds: Sequence[PruningRound], path: Path) -> None:
+    """Plot score and speed of each round by the number of remaining heads or layers.
+
+    Raises:
+        InputError: matplotlib is missing, or the name has no image extension.
+    """
+    layers = len({each.layers for each in rounds}) > 1
+    left = [each.layers if layers else each.heads for each in rounds]
+    panels = (
+        (shown_name(rounds[0].metric), [each.score for each in rounds]),
+        ("thousand tokens per second", [each.tokens_per_second / 1000 for each in rounds]),
+    )
+    with plotted(path, 9, 3.6, len(panels)) as axes:
+        for axis, (label, values) in zip(axes, panels, strict=True):
+            axis.plot(left, values, marker="o")
+            axis.set(ylabel=label, xlabel=f"{'layers' if layers else 'heads'} that are left")
+            axis.set_ylim(min(0.0, *values), 1.05 * max(*values, 1e-9))
+            axis.invert_xaxis()
+            axis.xaxis.get_major_locator().set_params(integer=True)

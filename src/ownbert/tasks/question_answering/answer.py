@@ -6,16 +6,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from ownbert.batches.batch import Batch
 from ownbert.batches.example import Example
 from ownbert.exceptions import InputError, in_short, percent
+from ownbert.objectives.objective import Loss
 from ownbert.tables.squad import Question, read_questions
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.question_answering.answer_metrics import best_threshold, compare, score_answers
 from ownbert.tasks.question_answering.answer_spans import (
+    END,
     LONGEST_QUESTION,
+    START,
     EncodedContext,
     QuestionWindows,
     Span,
@@ -28,14 +34,14 @@ from ownbert.tasks.question_answering.answer_spans import (
     split_context,
     token_span,
 )
+from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
-    from ownbert.tasks.question_answering.span_objective import SpanObjective
-
+    from ownbert.tasks.question_answering.answer import SpanObjective
 
 # Maximum number of answers to a question.
 MOST_ANSWERS = 100
@@ -177,8 +183,6 @@ class QuestionAnsweringTask(Task):
         return EncodedRows(examples, truncated, notes)
 
     def objective(self, model: "Model") -> "SpanObjective":
-        from ownbert.tasks.question_answering.span_objective import SpanObjective
-
         return SpanObjective()
 
     def raw(
@@ -313,3 +317,43 @@ def _no_answer(raw: np.ndarray, note: EncodedQuestion, difference: float) -> Pre
     positions = note.windows.positions
     score = probability(raw, positions, null_span(raw, positions))
     return PredictedAnswer("", None, None, score, difference)
+
+
+@dataclass(frozen=True)
+class SpanObjective(RowObjective):
+    """The mean cross entropy of the answer's first and last token over all tokens of a window.
+
+    The tags of the batch mark the two tokens.
+
+    Source: Devlin et al. 2019, section 4.2.
+    """
+
+    name: str = "answer"
+    head: str = "span"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else batch.sequences
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        scores = log_softmax(logits, batch)  # (T, 2)
+        truth = torch.stack([batch.tags & START, batch.tags & END], -1) > 0
+        total = -(scores * truth).sum() / 2
+        layout = batch.layout
+        highest = layout.spread(layout.largest(scores.detach()))
+        hits = ((scores >= highest) & truth).sum(1)  # (T)
+        right = layout.sums(hits) == 2
+        return Loss(total, right.sum(), batch.sequences)
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        a, b = log_softmax(one, batch), log_softmax(two, batch)
+        # The mean of two directions, and of start and end.
+        return ((a.exp() - b.exp()) * (a - b)).sum() / 4
+
+
+def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
+    logits, layout = logits.float(), batch.layout
+    # Subtracting the maximum avoids overflow and does not change the softmax.
+    shifted = logits - layout.spread(layout.largest(logits.detach()))
+    return shifted - layout.spread(layout.sums(shifted.exp()).log())
