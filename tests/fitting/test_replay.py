@@ -12,6 +12,7 @@ import pytest
 
 import ownbert
 from ownbert import InputError
+from ownbert.fitting.fit import preview_fit
 from ownbert.time_limit import (
     DivergedError,
     Recording,
@@ -20,7 +21,7 @@ from ownbert.time_limit import (
     processor_seconds,
     started_at,
 )
-from support.cli import refusal
+from support.cli import refusal, run_cli
 
 # Files that name the folder of the run.
 NAMED = ("README.md", "recipe.yaml")
@@ -94,6 +95,10 @@ def test_only_the_same_run_can_be_replayed(recorded: Path, topics: Path, tmp_pat
         ({"test": topics / "test.csv"}, "made with other files; a replay needs the same"),
         ({"resume": True}, "omit resume"),
         ({"output": recorded}, "needs another folder"),
+        (
+            {"replay": tmp_path / "none"},
+            "there is no folder .*none; replay needs that of a finished",
+        ),
         ({"replay": tmp_path}, "only a finished run of fit that was not resumed can be"),
     ):
         with pytest.raises(InputError, match=message):
@@ -111,8 +116,27 @@ def test_only_the_same_run_can_be_replayed(recorded: Path, topics: Path, tmp_pat
     finally:
         work.write_text(json.dumps(saved))
     assert not (tmp_path / "new").exists()
+    # A preview has the settings and files of the run, too.
+    shown = preview_fit(topics / "train.csv", replay=recorded)
+    assert "0.01 min" in shown.splitlines()[0]
+    with pytest.raises(InputError, match="made with seed=0; a replay needs the same"):
+        preview_fit(topics / "train.csv", replay=recorded, seed=3)
     line = refusal("fit", topics / "train.csv", "-o", tmp_path / "new", "--replay", tmp_path)
     assert "can be replayed" in line
+
+
+def test_a_run_that_cannot_be_resumed_says_that_it_starts(topics: Path, tmp_path: Path):
+    """A mistyped folder with --resume started a new run in silence."""
+    output = tmp_path / "mistyped"
+    line = ("fit", topics / "train.csv", "--minutes", 0.01, "-o", output, "--resume")
+    done = run_cli(*line)
+    assert done.returncode == 0
+    assert "mistyped has no run to resume; a new one starts" in done.stderr + done.stdout
+    assert "no run to resume" not in run_cli(*line).stderr
+    output = tmp_path / "other"
+    given = ("--max-steps", 1, "--size", "tiny", "-o", output, "--resume")
+    done = run_cli("pretrain", topics / "tokens", *given)
+    assert "other has no run to resume; a new one starts" in done.stderr + done.stdout, done.stderr
 
 
 @pytest.mark.slow

@@ -621,3 +621,14 @@ def test_random_tables_are_read_alike_in_every_form(
         except InputError as error:
             found.add(("refused", str(error).split(":")[-1]))
     assert len(found) == 1, found
+
+
+def test_a_column_of_dates_as_labels_is_doubted(tmp_path: Path):
+    """302 labels for 500 rows were accepted without a word; fewer are refused as ids."""
+    path = tmp_path / "a.csv"
+    days = [f"day {i if i < 60 else i % 7}" for i in range(100)]
+    rows = "".join(f"text {i},{day},{i % 2}\n" for i, day in enumerate(days))
+    path.write_text(f"text,date,label\n{rows}")
+    doubt = "60 labels for 100 rows, and most labels have one row: is 'date' the column of the"
+    assert doubt in preview_fit(path, label_column="date")
+    assert "most labels" not in preview_fit(path)

@@ -316,3 +316,20 @@ def test_a_lazy_frame_is_collected_first():
     lazy = polars({"text": TEXTS}).lazy()
     with pytest.raises(InputError, match=r"not as LazyFrame; collect\(\) it first"):
         table_of(lazy)
+
+
+def test_empty_rows_at_the_end_of_a_frame_are_left_out_as_those_of_a_file():
+    """Spreadsheets leave such rows, and only files with them could be used."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {
+            "text": ["a", None, "b", None, " "],
+            "label": ["x", None, "y", None, float("nan")],
+            "day": pd.to_datetime(["2024-01-01", None, None, None, None]),
+        }
+    )
+    with pytest.warns(UserWarning, match="data: empty rows at the end, left out: 2"):
+        table = table_of(frame, trim=True)
+    found = [row for _, row in table.read(["text", "label"])]
+    assert found == [("a", "x"), (None, None), ("b", "y")]
+    assert len([*table_of(frame).read(["text"])]) == 5  # predictions are those of all rows

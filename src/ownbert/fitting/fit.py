@@ -63,6 +63,7 @@ from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, RECIPE
+from ownbert.run.run_folder import nothing_to_resume
 from ownbert.settings import accepts_settings, dump, resolve
 from ownbert.tables.columns import with_label_columns
 from ownbert.tables.texts_or_files import rows_by_other_names
@@ -219,12 +220,17 @@ def preview_fit(
     test: Any = None,
     unlabelled: Any = (),
     add: Any = None,
+    replay: str | Path | None = None,
     **options: Any,
 ) -> str:
     """Describe what ``fit`` would do with the same arguments, without writing anything."""
-    given = (train, Path("own-bert"), dev, test, unlabelled, add, options)
-    with checked_input(*given) as checked:
-        return "\n".join(Fit(checked, given[1], quiet=True).preview())
+    folder, replayed = Path("own-bert"), None
+    if replay is not None:
+        replayed = ReplayedRun(Path(replay), folder)
+        options = replayed.settings(options)
+        dev, test, unlabelled, add = replayed.files(dev, test, unlabelled, add)
+    with checked_input(train, folder, dev, test, unlabelled, add, options) as checked:
+        return "\n".join(Fit(checked, folder, quiet=True, replayed=replayed).preview())
 
 
 def _clear(folder: Path) -> None:
@@ -481,6 +487,7 @@ class Fit:
 
     def _resume(self) -> None:
         if (state := FitState.read(self.folder)) is None:
+            self.progress.say(nothing_to_resume(self.folder))
             return
         state.require_same(self.given.identity, self.folder)
         self.budget.used, self.points = state.seconds, state.points

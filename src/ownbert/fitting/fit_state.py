@@ -212,6 +212,8 @@ class ReplayedRun:
             raise InputError("--replay repeats a run from its start; omit --resume")
         if folder.resolve() == output.resolve():
             raise InputError(f"a replay of {folder} needs another folder; name it with -o")
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}; --replay needs that of a finished run")
         self.folder = folder
         self.recording, self.environment = read_recording(folder / WORK)
         state = FitState.read(folder)

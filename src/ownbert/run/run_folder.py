@@ -29,6 +29,11 @@ from ownbert.train.watch.log import BOARD, CURVES, LOG
 T = TypeVar("T")
 
 
+def nothing_to_resume(folder: Path) -> str:
+    """A note for a run that starts although it was to be resumed."""
+    return f"note: {folder} has no run to resume; a new one starts"
+
+
 class RunFolder:
     """The output folder of a run; nothing is written before ``reserve``.
 
@@ -63,6 +68,11 @@ class RunFolder:
         self._refuse_taken()
         state = find_state(self.path, resume_step) if self.resume else None
         self.saved = None if state is None else SavedState.read(state)
+
+    def notes(self) -> Iterator[str]:
+        """A note if there is nothing to resume, for example because of a wrong name."""
+        if self.resume and self.saved is None:
+            yield nothing_to_resume(self.path)
 
     def _refuse_taken(self) -> None:
         trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None

@@ -107,7 +107,8 @@ class TrainingRun(ABC):
         world.on_rank_zero(lambda: folder.check(self.identity, self.vocabularies))
         display = Display(self.command, quiet=quiet or not world.first)
         if not display.quiet:
-            for line in (*self.summary(), *(f"warning: {line}" for line in self.warnings())):
+            warnings = (f"warning: {line}" for line in self.warnings())
+            for line in (*folder.notes(), *self.summary(), *warnings):
                 display.say(line)
         learner = self.make_learner(world, fresh=folder.saved is None, say=display.say)
         optimizer = make_optimizer(learner, self.recipe.optim)

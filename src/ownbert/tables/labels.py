@@ -434,14 +434,26 @@ def _are_pairs(texts: Sequence[str]) -> bool:
     )
 
 
-def unusual_labels(names: Sequence[str]) -> list[str]:
+def unusual_labels(names: Sequence[str], column: str | None = None) -> list[str]:
     """Warnings about the labels of the training rows, if they are read as names but look like
-    something else."""
+    something else.
+
+    Args:
+        names: all labels.
+        column: their column, if each row has one label.
+    """
     counts = Counter(names)
+    single = sum(count == 1 for count in counts.values())
+    many = []
+    if column and len(names) >= _FEWEST_DIFFERENT and 2 * single > len(counts) > len(names) / 2:
+        many = [
+            f"{len(counts):,} labels for {len(names):,} rows, and most labels have one row: is "
+            f"{column!r} the column of the labels? Name it with --label-column"
+        ]
     # Beside numbers, "-" is more likely a missing value than a class.
     numbers = decimal_numbers([name for name in counts if not is_missing_number(name)])
     is_none = is_missing_number if numbers else marks_missing
-    warnings = [
+    warnings = many + [
         f"the label {name!r} (rows: {rows:,}) looks like a missing value; if it is one, remove "
         "its rows"
         for name, rows in counts.items()

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import MOST_NESTED, is_nested
+from ownbert.tables.missing_values import is_missing
 from ownbert.tables.name_lists import split_names
 
 # Value of ``ownbert.tables.tables.kind_of`` for these tables.
@@ -107,7 +108,11 @@ class Lines(Iterator[str]):
 
 
 def table_of(
-    data: Any, *, name: str = "data", positional: Positional = texts_and_labels
+    data: Any,
+    *,
+    name: str = "data",
+    positional: Positional = texts_and_labels,
+    trim: bool = False,
 ) -> MemoryTable:
     """Convert rows in memory to a table.
 
@@ -117,6 +122,8 @@ def table_of(
             of mappings, or a list or array of rows without names: a text, or several values.
         name: description of the rows, for messages.
         positional: column names for rows without names.
+        trim: whether to leave out empty rows at the end of a DataFrame, as of a file; predictions
+            are given for all rows.
 
     Raises:
         InputError: the data have another form, or lengths differ.
@@ -128,7 +135,7 @@ def table_of(
     if isinstance(data, Mapping):
         return _of_mapping(data, name)
     if is_table(data):
-        return _of_table(data, name)
+        return _of_table(data, name, trim=trim)
     if isinstance(data, tuple) and len(data) == 2:
         data = (data[0], dense(data[1]))
         if is_table(data[0]) and is_list(data[1]):
@@ -390,7 +397,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _of_table(data: Any, name: str) -> MemoryTable:
+def _of_table(data: Any, name: str, *, trim: bool = False) -> MemoryTable:
     """A table from a DataFrame, a dataset or an Arrow table; only the needed columns are read."""
     if hasattr(data, "column_names"):
         transformed = (getattr(data, "format", None) or {}).get("type") == "custom"
@@ -409,11 +416,30 @@ def _of_table(data: Any, name: str) -> MemoryTable:
         read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
         return MemoryTable(name, tuple(keys), lambda names: read(data, [keys[k] for k in names]))
     keys = {str(key): key for key in data.columns}
+    data = _without_empty_end(data, name) if trim else data
     return MemoryTable(
         name,
         tuple(map(str, data.columns)),
         lambda names: zip(*(items(data[keys[key]]) for key in names), strict=True),
     )
+
+
+def _without_empty_end(data: Any, name: str) -> Any:
+    """A DataFrame without the rows at its end that have no value, as spreadsheets leave them."""
+    if len(data.columns) < 2:
+        return data
+    empty, looked = 0, 0
+    while empty == looked < len(data):
+        looked = min(len(data), max(_ROWS, 2 * looked))
+        end = data.tail(looked)
+        cells = (items(end[key]) for key in data.columns)
+        rows = enumerate(zip(*cells, strict=True))
+        filled = [i for i, row in rows if not all(is_missing(plain(value)) for value in row)]
+        empty = looked - 1 - filled[-1] if filled else looked
+    if not empty:
+        return data
+    warn_of_input(f"{name}: empty rows at the end, left out: {empty:,}")
+    return data.head(len(data) - empty)
 
 
 def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

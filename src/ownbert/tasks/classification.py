@@ -345,7 +345,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
             refuse_ids(names, path, column)
             self._seen = frozenset(names)
             self.label_note = self.label_note or note or note_on_numbers(names)
-            self.label_warnings = unusual_labels(names)
+            self.label_warnings = unusual_labels(names, column)
         return [
             Row(row.line, row.texts, name, features=row.features)
             for row, name in zip(rows, names, strict=True)

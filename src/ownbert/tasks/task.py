@@ -232,7 +232,7 @@ class Task(ABC):
             return data
         pair = getattr(self, "pair", None)  # for tasks on texts or pairs
         names = positional_names(self.column_specs, self.columns, labelled=labelled, pair=pair)
-        return table_of(data, name=name, positional=names)
+        return table_of(data, name=name, positional=names, trim=labelled)
 
     @abstractmethod
     def read(self, path: Source) -> list[Row]:

@@ -102,7 +102,8 @@ def fit(
 
     keep_memory()
     if dry_run:
-        say(preview_fit(train, unlabelled=unlabelled or (), add=add or None, **settings))
+        files = {"unlabelled": unlabelled or (), "add": add or None}
+        say(preview_fit(train, **files, replay=replay, **settings))
         return
     run(
         train,

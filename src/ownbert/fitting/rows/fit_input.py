@@ -283,7 +283,7 @@ def checked_input(
         rows = {
             name: Path(data)
             if isinstance(data, str | os.PathLike)
-            else table_of(data, name=f"the {name} data")
+            else table_of(data, name=f"the {name} data", trim=True)
             for name, data in (("train", train), ("dev", dev), ("test", test))
             if data is not None
         }
