@@ -30,6 +30,7 @@ from ownbert.families.mapping.weight_map import (
     written_out,
 )
 from ownbert.nn.context import Context
+from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.packed.prepack import PRECISIONS, prepack
 from ownbert.nn.undrawn import Undrawn, shapes_alone
@@ -93,6 +94,7 @@ class EncoderNetwork:
             does not support them.
     """
 
+    @in_float32  # not the default dtype of a later call
     def __init__(self, model: Any) -> None:
         self.family = _family(model)
         self.config = _read_config(self.family, model)

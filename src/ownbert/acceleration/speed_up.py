@@ -14,6 +14,7 @@ from ownbert.acceleration.encoder_network import ENCODERS
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
+from ownbert.nn.default_dtype import in_float32
 
 AnyModel = TypeVar("AnyModel")
 
@@ -37,6 +38,7 @@ _NO_LABEL = -100
 _encoders: "WeakKeyDictionary[nn.Module, FastEncoder]" = WeakKeyDictionary()
 
 
+@in_float32
 def speed_up(
     model: AnyModel,
     *,
