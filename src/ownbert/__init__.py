@@ -8,8 +8,8 @@
     ownbert.finetune(model="my-bert", train="train.csv", dev="dev.csv", output="classifier")
     ownbert.predict("classifier", "new.csv", "predictions.jsonl")
 
-Transformers' API is available under the same names (``ownbert.hf``): BertModel,
-BertForSequenceClassification, BertTokenizer, and the classes of related models.
+``BertModel``, ``BertForSequenceClassification``, ``BertConfig``, ``BertTokenizer`` etc. make and
+load models that are called like those of Transformers.
 
 Names are imported on first use, so that ``import ownbert`` is fast.
 """
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ownbert.unlabelled.label import to_label as to_label
     from ownbert.unlabelled.topics import topics as topics
 
-    # Built from the table of families (ownbert.hf.classes).
+    # From the table of families (ownbert.hf.models).
     BertConfig: Any
     BertForMaskedLM: Any
     BertForMultipleChoice: Any
@@ -120,7 +120,7 @@ _MODULES = {
     "to_label": "unlabelled.label",
 }
 
-# Of Transformers' API only BERT's classes are listed; those of other families are found as well.
+# Of Transformers' names only those of BERT are listed; those of other families are found as well.
 _BERT = (
     *("BertConfig", "BertModel", "BertTokenizer", "BertForPreTraining"),
     *("BertForMaskedLM", "BertForNextSentencePrediction", "BertLMHeadModel"),

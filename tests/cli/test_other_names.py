@@ -119,7 +119,7 @@ def test_a_file_in_place_of_a_model_folder(tmp_path: Path):
     ("name", "instead"),
     [
         ("AutoModelForObjectDetection", r"ownbert.load\(folder\)"),
-        ("BertPreTrainedModel", r"transformers and ownbert.speed_up\(model\)"),
+        ("BertPreTrainedModel", r"transformers, and ownbert.speed_up\(model\)"),
         ("pipeline", r"ownbert.Predictor\(folder\)"),
         ("SentenceTransformer", r"ownbert.Embedder\(folder\)"),
         ("nix", "no attribute 'nix'$"),

@@ -131,11 +131,6 @@ def test_small_values_beside_large_ones_are_kept(classifier: Path, quantized: Pa
     assert found.largest_change < 2 * plain["largest_change"] + 0.02
 
 
-def test_transformers_class_of_ours_does_not_read_it(quantized: Path):
-    with pytest.raises(InputError, match="quantized to int8"):
-        ownbert.BertModel.from_pretrained(quantized)
-
-
 def test_it_opens_in_python(classifier: Path, quantized: Path, tmp_path: Path):
     model = ownbert.load(quantized)
     ids = torch.tensor([[7, 8, 9]])

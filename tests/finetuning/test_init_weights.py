@@ -30,7 +30,7 @@ def head_after(folder: Path, rows: list[tuple[str, str]]) -> torch.Tensor:
 
 
 def head(folder: Path) -> torch.Tensor:
-    weights = ownbert.load(folder).model.heads["classification"].state_dict()
+    weights = ownbert.load(folder).heads["classification"].state_dict()
     return next(tensor for name, tensor in weights.items() if name.endswith("weight"))
 
 
@@ -58,4 +58,4 @@ def test_a_head_for_fewer_labels_starts_anew_and_it_is_said(folder: Path):
         f"{folder} has a head for other labels; a new one is initialised\n"
         in done.stdout + done.stderr
     )
-    assert ownbert.load(out).model.labels == ("x", "y")
+    assert ownbert.load(out).labels == ("x", "y")

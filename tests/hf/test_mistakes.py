@@ -6,22 +6,23 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import ownbert
-import ownbert.hf as hf
 from ownbert.exceptions import InputError
+from ownbert.nn.model import Model
 from support.tiny import TOKENIZER
 
 IDS = torch.full((3, 5), 7)
 LABELS = torch.tensor([0, 1, 2])
 
 
-def made(name: str, **changes: Any) -> Any:
+def made(name: str, **changes: Any) -> Model:
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
-    config = hf.__getattr__(name).config_class(
+    config = ownbert.BertConfig(
         **{**sizes, "intermediate_size": 8, "max_position_embeddings": 12, **changes}
     )
-    return hf.__getattr__(name)(config).eval()
+    return getattr(ownbert, name)(config).eval()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def bert() -> Any:
         ({"input_ids": IDS, "head_mask": [1, 0]}, "head_mask is a list"),
         ({"inputs_embeds": torch.rand(3, 5, 7)}, r"inputs_embeds has shape \(3, 5, 7\)"),
         ({"input_ids": IDS, "atention_mask": IDS}, "atention_mask'; did you mean attention_mask"),
-        ({"input_ids": IDS, "labels": LABELS}, "BertModel.forward has no argument 'labels'"),
+        ({"input_ids": IDS, "labels": LABELS}, "BertModel has no argument 'labels'"),
         ({"input_ids": IDS, "past_key_values": ()}, "past_key_values needs a model with is_dec"),
     ],
 )
@@ -112,25 +113,26 @@ def test_decoders():
         model(IDS[:2, :1], past_key_values=past)
 
 
+def other_config() -> Any:
+    return transformers.RobertaConfig(hidden_size=8, num_attention_heads=2)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda b: hf.BertConfig(id2label=["a", "b"]), "must name the labels"),
-        (lambda b: hf.BertConfig(id2label={1: "a", 2: "b"}), "must name the labels"),
-        (lambda b: hf.BertConfig(problem_type="reg"), "problem_type 'reg' is not known"),
-        (lambda b: hf.BertConfig(dtype="flaot16"), "dtype 'flaot16' is not known"),
-        (lambda b: hf.BertConfig(30, vocab_size=30), "vocab_size is given twice"),
-        (lambda b: hf.BertModel(hf.RobertaConfig()), "takes a BertConfig, not a RobertaConfig"),
-        (lambda b: hf.BertModel(b.config, num_labls=3), "'num_labls'; did you mean num_labels"),
-        (lambda b: hf.BertModel.from_pretrained(None), "from_pretrained needs a folder"),
-        (lambda b: b.prune_heads([0]), "prune_heads needs the heads of each layer"),
-        (lambda b: b.resize_token_embeddings("9"), "needs a whole number, not '9'"),
-        (lambda b: b.resize_token_embeddings(9, 1.5), "needs a whole number, not 1.5"),
-        (lambda b: b.save_pretrained("x", push_to_hub=True), "push_to_hub is not supported"),
-        (lambda b: setattr(b.encoder, "layer", []), "bert.encoder.layer cannot be replaced"),
-        (lambda b: setattr(b, "pooler", torch.nn.Identity()), "bert.pooler cannot be replaced"),
-        (lambda b: setattr(b, "encoder", torch.nn.Identity()), "bert.encoder cannot be replaced"),
-        (lambda b: b.encoder(IDS), "bert.encoder cannot be called alone"),
+        (lambda b: b(IDS, input_ids=IDS), "BertModel: input_ids is given twice"),
+        (lambda b: b(*[None] * 20), "BertModel has 13 arguments, not 20"),
+        (lambda b: ownbert.BertConfig(id2label=["a", "b"]), "must name the labels"),
+        (lambda b: ownbert.BertConfig(id2label={1: "a", 2: "b"}), "must name the labels"),
+        (lambda b: ownbert.BertConfig(num_labels=0), "num_labels is 0; it must be"),
+        (lambda b: ownbert.BertConfig(num_labels=3, id2label={0: "a"}), "but id2label has 1 label"),
+        (lambda b: ownbert.BertConfig(hidden_size=7), "hidden_size"),
+        (lambda b: ownbert.BertModel(ownbert.RobertaConfig()), "takes a BertConfig, not a Config"),
+        (lambda b: ownbert.BertModel(other_config()), "takes a BertConfig, not a RobertaConfig"),
+        (lambda b: ownbert.BertModel("folder"), r"for a folder: BertModel.from_pretrained"),
+        (lambda b: ownbert.BertModel.from_pretrained(None), "from_pretrained needs a folder"),
+        (lambda b: Model(b.config)(IDS), "reads a packed Batch; for padded tensors, load it"),
+        (lambda b: Model(b.config).save_pretrained("x"), r"with ownbert.save\(model, folder\)"),
     ],
 )
 def test_calls(bert: Any, call: Callable[[Any], Any], message: str):
@@ -138,62 +140,45 @@ def test_calls(bert: Any, call: Callable[[Any], Any], message: str):
         call(bert)
 
 
-def test_folders(bert: Any, tmp_path):
+def test_folders(bert: Any, tmp_path: Path):
     bert.save_pretrained(tmp_path)
     TOKENIZER.save(tmp_path)
     for kind, options, message in [
-        (hf.BertForSequenceClassification, {"num_lables": 3}, "did you mean num_labels"),
+        (ownbert.BertForSequenceClassification, {"num_lables": 3}, "did you mean num_labels"),
         (
-            hf.BertForSequenceClassification,
+            ownbert.BertForSequenceClassification,
             {"num_labels": 3, "id2label": {0: "a", 1: "b"}},
             "num_labels is 3, but id2label has 2 labels",
         ),
-        (hf.BertModel, {"load_in_8bit": True}, "does not support load_in_8bit"),
-        (hf.BertModel, {"variant": "fp16"}, "does not support variant; it reads model.safetensors"),
-        (hf.BertModel, {"subfolder": 3}, "subfolder is 3; it must be the name of a folder"),
-        (hf.BertModel, {"state_dict": [1]}, "state_dict is a list; it must be a dict of tensors"),
-        (hf.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
-        (hf.RobertaModel, {}, "the config is of a bert model"),
-        (
-            hf.RobertaModel,
-            {"config": made("RobertaModel").config},
-            "contains a bert model; RobertaModel reads",
-        ),
-        (
-            hf.BertModel,
-            {"attn_implementation": "zzz"},
-            "'zzz' is not known; use one of eager",
-        ),
-        (hf.BertConfig, {"attn_implementation": {"": "zzz"}}, "'zzz' is not known; use one of eag"),
-        (
-            hf.BertTokenizer,
-            {"do_lower_case": "x"},
-            "do_lower_case is 'x'; it must be true",
-        ),
-        (hf.AutoTokenizer, {"model_max_length": "9"}, "model_max_length is '9'; it must be a fin"),
-        (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True reinitialises them"),
+        (ownbert.BertModel, {"load_in_8bit": True}, "has no argument 'load_in_8bit'; see speed_up"),
+        (ownbert.BertModel, {"subfolder": 3}, "subfolder is 3; it must be the name of a folder"),
+        (ownbert.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
+        (ownbert.RobertaModel, {}, "contains a bert model; RobertaModel reads roberta"),
+        (ownbert.BertModel, {"vocab_size": 21}, r"shape \(20, 8\), expected \(21, 8\)"),
+        (ownbert.BertTokenizer, {"do_lower_case": "x"}, "do_lower_case is 'x'; it must be true"),
     ]:
         with pytest.raises(InputError, match=message):
             kind.from_pretrained(tmp_path, **options)
-    hf.BertModel.from_pretrained(tmp_path, attn_implementation="sdpa")
-
-
-def test_positions_and_files(bert: Any, tmp_path: Path):
-    bert.save_pretrained(tmp_path)
-    TOKENIZER.save(tmp_path)
-    for kind in (hf.BertModel, hf.BertForMaskedLM, hf.AutoModelForMaskedLM):
-        with pytest.raises(InputError, match="only the folder may be given by position"):
-            kind.from_pretrained(tmp_path, bert.config)
-    with pytest.raises(InputError, match="only the folder may be given by position"):
-        hf.BertForMaskedLM.from_pretrained(tmp_path, False)
-    assert hf.BertModel.from_pretrained(tmp_path, False).pooler is None
-    path = tmp_path / "config.json"
     for load in (
-        *(hf.BertModel.from_pretrained, hf.AutoModelForMaskedLM.from_pretrained, ownbert.load),
-        *(hf.BertTokenizer.from_pretrained, hf.AutoTokenizer.from_pretrained, ownbert.Predictor),
+        *(ownbert.BertModel.from_pretrained, ownbert.BertConfig.from_pretrained, ownbert.load),
+        *(ownbert.BertTokenizer.from_pretrained, ownbert.Predictor),
     ):
         with pytest.raises(InputError, match=r"config.json is a file; give the folder "):
-            load(path)
-    for kind in (hf.BertConfig, hf.AutoConfig):
-        assert kind.from_pretrained(path).hidden_size == bert.config.hidden_size
-    assert hf.AutoModel.from_pretrained(tmp_path, config=path).config.vocab_size == 20
+            load(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("model", "ownbert.load returns the model itself"),
+        ("classifier", r'model.heads\["classification"\]'),
+        ("bert", "model.encoder.blocks"),
+        ("resize_token_embeddings", r"model.resize\(vocab_size\)"),
+        ("generate", r"ownbert.speed_up\(model\)"),
+        ("push_to_hub", "ownbert push"),
+        ("nix", "'Model' object has no attribute 'nix'"),
+    ],
+)
+def test_names_that_other_models_have(bert: Any, name: str, instead: str):
+    with pytest.raises(AttributeError, match=instead):
+        getattr(bert, name)

@@ -24,7 +24,6 @@ from ownbert.checkpoint.agreement import agrees
 from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
 from ownbert.finetuning.answers_check import check_answers
-from ownbert.hf.loading import load as load_with_api
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.open_folder import open_folder
@@ -226,7 +225,7 @@ def test_other_weights_say_nothing(
     assert settled(exact, OF_FOLDER).precision == "float32"
     # What is written here has no such key.
     quantize(agreeing, tmp_path / "int8")
-    load_with_api(agreeing).save_pretrained(tmp_path / "api")
+    ownbert.load(agreeing).save_pretrained(tmp_path / "api")
     (tmp_path / "export").mkdir()
     copy_beside(agreeing, tmp_path / "export", describe(agreeing))
     given: dict[str, Any] = {"train": topics / "train.csv", "quiet": True, "max_steps": 1}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import ownbert.hf as hf
+import ownbert
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.layout import make_layout
 from ownbert.checkpoint import load, save
@@ -195,7 +195,7 @@ def test_saved_and_loaded(tmp_path: Path, model_type: str, transformers: Any):
 def test_the_classes_of_transformers_api_compute_it(tmp_path: Path):
     model = made("classification", layer_gate="last", attention_blur=0.4)
     save(model, tmp_path / "model")
-    theirs: Any = hf.BertForSequenceClassification.from_pretrained(tmp_path / "model")
+    theirs: Any = ownbert.BertForSequenceClassification.from_pretrained(tmp_path / "model")
     ids = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     ids[mask] = batch().token_ids

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-import ownbert.hf as hf
+import ownbert
 from ownbert.families import FAMILIES
 from support.floats import assert_close
 
@@ -71,7 +71,7 @@ def sizes(model_type: str) -> dict[str, Any]:
 
 def pair(architecture: str, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
     """Theirs and ours, in evaluation mode, every weight random (the padding's row zero)."""
-    family = hf.__getattr__(architecture).family
+    family = getattr(ownbert, architecture).family
     torch.manual_seed(seed)
     kind = getattr(transformers, architecture)
     config = kind.config_class(**{**sizes(family.model_type), **changes})
@@ -84,7 +84,7 @@ def pair(architecture: str, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
         words.weight.data[words.padding_idx] = 0
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        return theirs, hf.__getattr__(architecture).from_pretrained(folder)
+        return theirs, ownbert.load(folder)
 
 
 def padded(model_type: str = "bert", size: tuple[int, int] = (3, 9)) -> dict[str, torch.Tensor]:
@@ -100,7 +100,18 @@ def padded(model_type: str = "bert", size: tuple[int, int] = (3, 9)) -> dict[str
 
 def arguments(kind: Any) -> list[str]:
     """Names of the arguments of a forward pass."""
-    return list(inspect.signature(kind.forward).parameters)
+    parameters = inspect.signature(kind.forward).parameters
+    return [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n != "self"]
+
+
+def gradients(theirs: Any, ours: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The gradients of both, by the names of ours."""
+    family = FAMILIES[ours.model_type]
+    expected = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    full = {family.weight_map.full_name(name): gradient for name, gradient in expected.items()}
+    found = {n: p.grad for n, p in ours.named_parameters() if p.grad is not None}
+    mapped, _ = family.weight_map.to_ours(full, ours.config, tuple(ours.specs), other_heads=True)
+    return {n: t for n, t in mapped.items() if n in found}, found
 
 
 def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:
@@ -119,7 +130,7 @@ def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:
 
 
 def same(theirs: Any, ours: Any, **extra: Any) -> None:
-    given = padded(ours.config.model_type) | extra
+    given = padded(ours.model_type) | extra
     with torch.no_grad():
         close(ours(**given)[0], theirs(**given)[0], given["attention_mask"].bool())
 

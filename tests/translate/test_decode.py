@@ -4,14 +4,12 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-import torch
 
 import ownbert
 from ownbert import checkpoint
 from ownbert.cli.train import translate as command
 from ownbert.exceptions import InputError
 from ownbert.translate.decode import Translator
-from ownbert.translate.translation_pairs import encode_sources
 from support.cli import run_cli
 from support.sequences import files, rows
 
@@ -125,21 +123,6 @@ def test_other_commands_name_this_one(folder: Path):
             InputError, match="marian model has an encoder and a decoder; use it with"
         ):
             other(folder, **({"texts": ["10 [MASK]"]} if other is ownbert.fill else {}))
-
-
-def test_the_familiar_face_of_a_folder(folder: Path):
-    """``ownbert.load`` gives a MarianMTModel, which writes what ``Translator`` writes."""
-    model, given = ownbert.load(folder), texts()[:5]
-    for options in ({"beams": 1}, {}):  # config.json says four beams, as the command does
-        translator = Translator(folder, device="cpu", **options)
-        for text, row in zip(given, encode_sources(given, translator.source), strict=True):
-            found = model.generate(
-                torch.from_numpy(row)[None],
-                max_new_tokens=2 * len(row) + 20,
-                num_beams=options.get("beams"),
-            )
-            written = translator.target.decode(found[0].tolist(), skip_special_tokens=True)
-            assert written.strip() == next(iter(translator([text])))
 
 
 def test_a_folder_of_another_kind(tmp_path: Path):

@@ -262,7 +262,7 @@ def compute(
     out = network.run(
         packed.batch, packed.context, training=model.training, keep_hidden=states or mems
     )
-    memory = next_memory(model, out, packed, Memory((), None, True)) if mems else None
+    memory = next_memory(model.config, out, packed, Memory((), None, True)) if mems else None
     values = _values(network, form, packed, out, states=states, memory=memory)
     if given.get("return_dict", getattr(model.config, "return_dict", True)):
         return form.kind(**values)

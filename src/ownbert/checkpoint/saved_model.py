@@ -7,7 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ownbert.checkpoint.copying import copy_weights, named_tensors, require_blocks, require_fit
+from ownbert.checkpoint.copying import (
+    LoadReport,
+    copy_weights,
+    named_tensors,
+    require_blocks,
+    require_fit,
+)
 from ownbert.checkpoint.description import (
     Description,
     architecture_of,
@@ -101,6 +107,21 @@ def load(
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has an unsupported value.
     """
+    return load_with_report(
+        folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout, anew=anew
+    )[0]
+
+
+def load_with_report(
+    folder: str | Path | Description,
+    *,
+    heads: Sequence[str | HeadSpec] | None = None,
+    pooler: bool | None = None,
+    labels: Sequence[str] = (),
+    dropout: float | None = None,
+    anew: Collection[str] = (),
+) -> tuple[Model, LoadReport]:
+    """Like ``load``, and the tensors that were newly initialised or left out."""
     description = describe(folder)
     assert description.folder is not None
     specs = None
@@ -124,7 +145,7 @@ def load(
     require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
         quantize_model(model, smooth, path)
-    return model.eval()
+    return model.eval(), report
 
 
 def new_model(

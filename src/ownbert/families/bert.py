@@ -1,11 +1,12 @@
 """BERT (Devlin et al. 2019), as Transformers stores it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.calls import CROSSING, Calls, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import Drop, Fuse, Make, Rename, Rule, Tie, WeightMap
 
@@ -174,11 +175,6 @@ _DISTILLATION = tuple(
 )
 
 
-def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
-    names, rest = encoder_arguments(kinds, decoder, crossing=CROSSING, cache_position=True)
-    return ([*names, "cache_position"], "loss_kwargs") if decoder else (names, rest)
-
-
 BERT = Family(
     model_type="bert",
     weight_map=WeightMap(
@@ -187,6 +183,6 @@ BERT = Family(
     architectures=bert_architectures("Bert"),
     defaults=DEFAULTS,
     required=REQUIRED,
-    calls=Calls(_arguments),
+    calls=Calls(partial(encoder_arguments, crossing=CROSSING)),
     dropouts=DROPOUTS,
 )

@@ -225,8 +225,6 @@ MARIAN = EncoderDecoder(
     read_config=read_config,
     write_config=write_config,
     weight_map=weight_map,
-    rates=("dropout", "attention_dropout", "activation_dropout"),
     defaults=_DEFAULTS,
     names={"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model"},
-    follows={"decoder_vocab_size": "vocab_size", "num_hidden_layers": "encoder_layers"},
 )

@@ -1,6 +1,6 @@
 """MobileBERT (Sun et al. 2020): deep and narrow, with bottlenecks around each block."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -17,7 +17,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.mapping.calls import Arguments, Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import Family
 from ownbert.families.mapping.weight_map import Fuse, Make, Rename, Rule, WeightMap, constant
 
@@ -68,11 +68,11 @@ def _block_rules() -> tuple[Rule, ...]:
     )
 
 
-def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
-    names, rest = encoder_arguments(kinds, decoder)
+def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
+    names = encoder_arguments(kinds, decoder)
     if not kinds:
         names = [*names[:-3], "output_hidden_states", "output_attentions", "return_dict"]
-    return names, rest
+    return names
 
 
 MOBILEBERT = Family(

@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024): rotary positions, local attention in most layers, no biases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
-from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
+from ownbert.families.mapping.calls import LAST, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
 from ownbert.families.mapping.weight_map import Rename, Rule, Tie, WeightMap
 
@@ -29,11 +29,10 @@ _LABELLED = ("classification", "choice", "tokens", "span")
 _UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
 
 
-def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
     embeds = () if kinds == ("span",) else ("inputs_embeds",)
     first = ("input_ids", "attention_mask", "sliding_window_mask", "position_ids", *embeds)
-    rest = None if kinds in ((), ("tokens",)) else "kwargs"
-    return [*first, *labels_of(kinds), *_UNPADDED, *LAST], rest
+    return [*first, *labels_of(kinds), *_UNPADDED, *LAST]
 
 
 def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -233,6 +232,5 @@ MODERNBERT = Family(
         _arguments,
         unsupported=("sliding_window_mask", *_UNPADDED),
         as_tuple=_as_tuple,
-        update_losses=(("mlm",),),
     ),
 )

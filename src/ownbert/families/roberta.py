@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019), and XLM-R and CamemBERT, which have the same structure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.mapping.calls import CROSSING, Arguments, Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.calls import CROSSING, Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import Rename, Rule, WeightMap
 
@@ -54,12 +54,12 @@ def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
     }
 
 
-def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
-    names, rest = encoder_arguments(kinds, decoder, crossing=CROSSING, cache_position=True)
+def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
+    names = encoder_arguments(kinds, decoder, crossing=CROSSING)
     if kinds == ("choice",):
         first = ["input_ids", "token_type_ids", "attention_mask", "labels"]
         names = [*first, *(name for name in names if name not in first)]
-    return names, rest
+    return names
 
 
 ROBERTA = Family(

@@ -9,7 +9,7 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments, two_stack_arguments
+from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
 from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed
 from ownbert.families.mapping.weight_map import Fuse, Rename, Rule, Tie, WeightMap, written_out
@@ -156,7 +156,6 @@ T5 = Family(
         "hidden_dropout_prob": "dropout_rate",
         "layer_norm_eps": "layer_norm_epsilon",
     },
-    follows={"num_decoder_layers": "num_layers"},
     fixed=T5_STRUCTURE,
     reads=_reads,
     writes=_writes,
@@ -260,8 +259,6 @@ T5_ENCODER_DECODER = EncoderDecoder(
     write_config=write_config,
     weight_map=weight_map,
     one_table=True,
-    rates=("dropout_rate",),
     defaults=T5.defaults,
     dropouts={"classification": "classifier_dropout"},
-    calls=Calls(two_stack_arguments, cached=(("generator",),), normed_states=True),
 )

@@ -1,13 +1,13 @@
 """ViT (Dosovitskiy et al. 2021): a pre-norm encoder of image patches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
-from ownbert.families.mapping.calls import Arguments, Calls, Kinds
+from ownbert.families.mapping.calls import Calls, Kinds
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import Fuse, Rename, Reshape, Rule, WeightMap
 
@@ -99,9 +99,9 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     return values
 
 
-def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
     further = ("head_mask", "labels") if kinds else ("bool_masked_pos", "head_mask")
-    return ["pixel_values", *further, "interpolate_pos_encoding"], "kwargs"
+    return ["pixel_values", *further, "interpolate_pos_encoding"]
 
 
 VIT = Family(

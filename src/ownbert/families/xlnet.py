@@ -1,6 +1,6 @@
 """XLNet (Yang et al. 2019): relative positions and segments, <cls> at the end, two streams."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
-from ownbert.families.mapping.calls import LAST, Arguments, Calls, Kinds, labels_of
+from ownbert.families.mapping.calls import LAST, Calls, Kinds, labels_of
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.families.mapping.weight_map import Heads, Rename, Reshape, Rule, Tie, WeightMap
 
@@ -122,7 +122,7 @@ def _head_rules() -> tuple[Rule, ...]:
 _ATTENTION, _THEIRS = _BLOCK + "attention.", _LAYER + "rel_attn."
 
 
-def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
+def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
     masks = ("attention_mask", "mems", "perm_mask", "target_mapping")
     types = ("token_type_ids", "input_mask")
     names = (*types, *masks) if kinds == ("choice",) else (*masks, *types)
@@ -130,7 +130,7 @@ def _arguments(kinds: Kinds, decoder: bool) -> Arguments:
     if kinds == ("beam_span",):
         labels = (*labels_of(("span",)), "is_impossible", "cls_index", "p_mask")
     further = ("head_mask", "inputs_embeds", *labels, "use_mems")
-    return ["input_ids", *names, *further, *LAST], "kwargs"
+    return ["input_ids", *names, *further, *LAST]
 
 
 XLNET = Family(

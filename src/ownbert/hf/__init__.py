@@ -1,7 +1,6 @@
-"""Transformers' API: BertModel, BertFor..., BertConfig, BertTokenizer, ...
+"""Names of Transformers: ``BertModel``, ``BertForMaskedLM``, ``BertConfig``, ``BertTokenizer``, ...
 
-Change ``from transformers import`` to ``from ownbert import``. Model and configuration classes are
-generated from ``families`` when their names are first used.
+Models are ``ownbert.nn.model.Model``, called as those of Transformers are (``models.py``).
 """
 
 from typing import Any
@@ -16,9 +15,9 @@ def __getattr__(name: str) -> Any:
         places = (vars(module) for module in (auto_tokenizer, wordpiece, batch_encoding))
         value = next((place[name] for place in places if name in place), None)
     else:
-        from ownbert.hf.classes import class_named
+        from ownbert.hf.models import named
 
-        value = class_named(name)
+        value = named(name)
     if value is None:
         raise AttributeError(f"module 'ownbert.hf' has no attribute {name!r}")
     return value

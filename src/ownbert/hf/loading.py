@@ -1,17 +1,15 @@
-"""``load`` and ``save`` for models with Transformers' API."""
+"""``load`` and ``save`` for models that are called like those of Transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ownbert import checkpoint
 from ownbert.checkpoint.description import describe
 from ownbert.checkpoint.model_files import read_config
-from ownbert.checkpoint.transformer_folder import kind_of, save_translation
+from ownbert.checkpoint.transformer_folder import kind_of, load_translation, save_translation
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.hf.classes import config_of, model_of
-from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hf.forward_pass.call import Config, PaddedCall
 from ownbert.hub import model_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
@@ -26,11 +24,12 @@ def load(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
-) -> Any:
-    """Load the model of a folder, in evaluation mode, with the class named in its config.json.
+) -> Model:
+    """Load the model of a folder, in evaluation mode.
 
-    It accepts ``input_ids``, ``attention_mask`` etc. (``pixel_values`` for images) as in
-    Transformers, or a packed ``Batch``; ``model`` is the packed model inside.
+    It is called with ``input_ids``, ``attention_mask`` etc. (``pixel_values`` for images), as the
+    class of Transformers that its config.json names, or with a packed ``Batch``. A model with an
+    encoder and a decoder (Marian, T5) is called with a ``Batch`` only.
 
     Args:
         folder: a model folder in Hugging Face's format.
@@ -44,51 +43,39 @@ def load(
             the config has an unsupported value.
     """
     folder = model_folder(folder)
-    path = folder / checkpoint.CONFIG
-    values = dict(read_config(path))
+    values = dict(read_config(folder / checkpoint.CONFIG))
     kind = kind_of(values)
     if kind is not None:
-        if heads is not None or pooler is not None or labels:
+        if heads is not None or pooler is not None or labels or dropout is not None:
             raise InputError(
                 f"{folder} contains an encoder-decoder model, which has no other heads"
             )
-        if dropout is not None:
-            own = (key for key in kind.rates if key != "activation_dropout" or values.get(key))
-            values |= dict.fromkeys(own, dropout)
-        (named, *_) = values.get("architectures") or [None]
-        model_class = model_of(named if named in kind.architectures else kind.generating)
-        return model_class.from_pretrained(
-            folder, config=model_class.config_class.from_dict(values)
-        )
+        (name, *_) = values.get("architectures") or [kind.generating]
+        if name in kind.answering:
+            return checkpoint.load(describe(folder, values=values, with_decoder=True))
+        return load_translation(folder)[0]
     description = describe(folder, values=values)
-    family = description.family
     model = checkpoint.load(description, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
     architecture = description.architecture if heads is None else checkpoint.architecture_of(model)
-    values |= family.write_config(model.config)
     if model.labels:
-        values |= {"id2label": dict(enumerate(model.labels)), "num_labels": None}
-        values["label2id"] = None if labels else values.get("label2id")
-    config = config_of(family.model_type)(**values, name_or_path=str(folder))
-    pooled = model.pooler is not None
-    made = model_of(architecture)(config, add_pooling_layer=pooled, model=model)
-    made._read_generation(folder)
-    return made.eval()
+        values["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
+        if labels:
+            values["label2id"] = {label: i for i, label in enumerate(labels)}
+    model.padded_call = PaddedCall(architecture, Config(description.family.model_type, values))
+    return model
 
 
-def save(
-    model: Model | PreTrainedModel, folder: str | Path, *, tokenizer: Tokenizer | None = None
-) -> None:
+def save(model: Model, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder that Transformers can load.
 
     Args:
-        model: a packed model, or one with Transformers' API.
+        model: a model.
         folder: folder to write, created if necessary; files of the same names are replaced.
         tokenizer: tokenizer to save with the model, if any.
     """
-    if not isinstance(model, Model):
-        model._write(folder, tokenizer=tokenizer)
-        model._write_generation(Path(folder))
-    elif model.decoder is not None:
+    if model.decoder is not None:
         save_translation(model, folder, tokenizer=tokenizer)
-    else:
+    elif model.padded_call is None:
         checkpoint.save(model, folder, tokenizer=tokenizer)
+    else:
+        model.padded_call.save(model, folder, tokenizer)

@@ -18,15 +18,14 @@ AttendObserver = Callable[[Tensor, Tensor, Tensor, Context, int], None]
 
 
 def core_model(model: nn.Module) -> Model:
-    """The packed model: ``model`` itself, or the one inside a model of ``ownbert.hf``.
+    """Return ``model``.
 
     Raises:
         InputError: the module is something else.
     """
-    core = model if isinstance(model, Model) else getattr(model, "model", None)
-    if not isinstance(core, Model):
+    if not isinstance(model, Model):
         raise InputError(f"{type(model).__name__} is not a model of OwnBERT; give one, or a folder")
-    return core
+    return model
 
 
 def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:

@@ -4,8 +4,10 @@ T tokens, B sequences, S longest sequence (S' of the keys), D hidden, L layers, 
 size, V vocabulary.
 """
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, other_names
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Embeddings, Encoder
 from ownbert.nn.output_heads import (
@@ -68,12 +70,15 @@ class Model(nn.Module):
 
     Attributes:
         head_dtype: dtype of the inputs of pooler and heads; None: the encoder's.
+        padded_call: the call with padded tensors, as that of a class of Transformers; set by
+            ``ownbert.load`` and ``ownbert.BertModel`` etc.
 
     Raises:
         ValueError: unknown head, or a head needs a pooler although ``pooler`` is false.
     """
 
     head_dtype: torch.dtype | None = None
+    padded_call: Any = None
 
     def __init__(
         self,
@@ -169,7 +174,22 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.encoder.parameters()).dtype
 
-    def forward(
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on a packed ``Batch`` (see ``run``), or on padded tensors (``input_ids``,
+        ``attention_mask``, ``labels``, ...) with the arguments and outputs of Transformers."""
+        batch = args[0] if args else kwargs.get("batch")
+        if isinstance(batch, Batch):
+            return self.run(*args, **kwargs)
+        if self.padded_call is None:
+            if batch is not None and not isinstance(batch, Tensor):  # the batch of an export
+                return self.run(*args, **kwargs)
+            raise InputError(
+                "this model reads a packed Batch; for padded tensors, load it with ownbert.load "
+                "(Marian and T5: with Transformers)"
+            )
+        return self.padded_call(self, args, kwargs)
+
+    def run(
         self,
         batch: Batch,
         heads: Sequence[str] | None = None,
@@ -234,6 +254,31 @@ class Model(nn.Module):
         context = self.decoder.plain_context(batch)
         context.encoder_hidden, context.cross = encoder_hidden, batch.cross
         return context
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that Transformers can load.
+
+        Raises:
+            InputError: the folder cannot be written, or the model was not loaded with
+                ``ownbert.load``.
+        """
+        if self.padded_call is None:
+            raise InputError("write this model with ownbert.save(model, folder)")
+        self.padded_call.save(self, folder)
+
+    def gradient_checkpointing_enable(self, enabled: bool = True) -> None:
+        """Recompute activations inside blocks in the backward pass: less memory, more time."""
+        for stack in filter(None, (self.encoder, self.decoder)):
+            stack.gradient_checkpointing = enabled
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            instead = other_names("Model").get(name)
+            if instead is None:
+                raise
+            raise AttributeError(f"a model of OwnBERT has no {name!r}: {instead}") from None
 
     def parts(self, heads: Iterable[str]) -> list[nn.Module]:
         """The modules that the logits of these heads depend on."""

@@ -42,8 +42,8 @@ def gradients(out: Any, mask: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("packed", [True, False])
 def test_gradients_at_what_is_returned(architecture: str, packed: bool):
     theirs, ours = pair(architecture)
-    ours.packed = packed
-    given = padded(ours.config.model_type)
+    ours.padded_call.skips_padding = packed
+    given = padded(ours.model_type)
     expected = gradients(theirs(**given, **BOTH), given["attention_mask"])
     found = gradients(ours(**given, **BOTH), given["attention_mask"])
     for mine, other in zip(found, expected, strict=True):

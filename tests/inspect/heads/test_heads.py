@@ -83,7 +83,7 @@ def test_a_head_that_does_nothing_is_the_first_to_go(tmp_path: Path):
 def test_each_layer_keeps_a_head(tmp_path: Path):
     made(tmp_path / "model", "classification")
     Pruning(tmp_path / "model", ROWS, tmp_path / "pruned").heads(0.5, rounds=2)
-    model = ownbert.load(tmp_path / "pruned").model
+    model = ownbert.load(tmp_path / "pruned")
     assert [layer for layer, _ in remaining_heads(model)] == [0, 1]
     for share in (0.1, 0.9):
         with pytest.raises(
@@ -99,7 +99,7 @@ def test_layers_are_dropped_from_the_top(tmp_path: Path):
     made(tmp_path / "model", "classification")
     rounds = Pruning(tmp_path / "model", ROWS, tmp_path / "small").layers(1)
     assert [(each.layers, each.heads) for each in rounds] == [(2, 4), (1, 2)]
-    whole, small = (ownbert.load(tmp_path / name).model for name in ("model", "small"))
+    whole, small = (ownbert.load(tmp_path / name) for name in ("model", "small"))
     assert (len(small.encoder.blocks), small.config.num_hidden_layers) == (1, 1)
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "small").eval()
     ids = torch.tensor([[1, 5, 6, 2]])
@@ -139,7 +139,7 @@ def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, cla
     tuned = Pruning(classifier, dev, tmp_path / "tuned", train=train, **given).layers(1)
     assert plain[0].score == tuned[0].score == tuned[1].score == 1.0
     whole, left, trained = (
-        ownbert.load(folder).model.encoder.blocks
+        ownbert.load(folder).encoder.blocks
         for folder in (classifier, tmp_path / "plain", tmp_path / "tuned")
     )
     assert len(left) == len(trained) == 1

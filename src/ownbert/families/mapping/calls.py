@@ -6,8 +6,6 @@ from typing import Any
 
 # Kinds of the heads of a class.
 Kinds = tuple[str, ...]
-# Arguments of a forward pass in order, and the name of the argument for all others, if any.
-Arguments = tuple[Sequence[str], str | None]
 
 LAST = ("output_attentions", "output_hidden_states", "return_dict")
 # Classes that accept an encoder's output although they are not decoders.
@@ -25,37 +23,19 @@ def labels_of(kinds: Kinds) -> tuple[str, ...]:
     return _LABELS.get(kinds, ("labels",))
 
 
-def two_stack_arguments(kinds: Kinds, decoder: bool) -> Arguments:
-    """The arguments of the classes of an encoder and a decoder; see ``encoder_arguments``."""
-    generates = kinds in ((), ("generator",))
-    labels = labels_of(kinds)
-    return (
-        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
-        *("head_mask", "decoder_head_mask", "cross_attn_head_mask", "encoder_outputs"),
-        *(("past_key_values",) if generates else ()),
-        *(labels if len(labels) == 2 else ()),
-        *("inputs_embeds", "decoder_inputs_embeds"),
-        *(labels if len(labels) == 1 else ()),
-        *("use_cache", *LAST),
-        *(("cache_position",) if generates else ()),
-    ), None
-
-
 def encoder_arguments(
     kinds: Kinds,
     decoder: bool,
     *,
     inputs: Sequence[str] = ("token_type_ids", "position_ids", "head_mask", "inputs_embeds"),
     crossing: Collection[Kinds] = (),
-    cache_position: bool = False,
-) -> Arguments:
+) -> Sequence[str]:
     """The arguments of the forward pass of a class, in most families.
 
     Args:
         decoder: whether it generates text.
         inputs: arguments besides the ids and their mask.
         crossing: classes that accept an encoder's output, besides decoders.
-        cache_position: whether the class without a head has this argument.
     """
     names = ["input_ids", "attention_mask", *inputs]
     if decoder or kinds in crossing:
@@ -63,10 +43,7 @@ def encoder_arguments(
     names += labels_of(kinds)
     if decoder or (crossing and not kinds):
         names += ["past_key_values", "use_cache"]
-    names += LAST
-    if cache_position and not kinds:
-        names.append("cache_position")
-    return names, "kwargs" if decoder or kinds == ("nsp",) else None
+    return [*names, *LAST]
 
 
 @dataclass(frozen=True)
@@ -79,18 +56,14 @@ class Calls:
         unsupported: arguments for batches that are already packed.
         as_tuple: function from the kinds of the heads and the named outputs to the outputs for
             ``return_dict=False``; None: all named outputs in order.
-        cached: classes with a cache that return it beside a loss, too.
-        update_losses: classes whose loss is averaged over the labels in all batches of an update.
         loss_by_shape: whether the shape of the labels determines the classification loss.
         normed_states: whether the last of the hidden states is after the final norm.
         memory: whether hidden states of earlier tokens are accepted and returned.
     """
 
-    arguments: Callable[[Kinds, bool], Arguments] = encoder_arguments
+    arguments: Callable[[Kinds, bool], Sequence[str]] = encoder_arguments
     unsupported: tuple[str, ...] = ()
     as_tuple: Callable[[Kinds, Any], tuple[Any, ...] | None] = lambda kinds, named: None
-    cached: tuple[Kinds, ...] = ()
-    update_losses: tuple[Kinds, ...] = ()
     loss_by_shape: bool = False
     normed_states: bool = False
     memory: bool = False

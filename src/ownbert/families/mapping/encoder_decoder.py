@@ -1,6 +1,6 @@
 """Encoder-decoder checkpoints: the differences between Marian and T5."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -8,7 +8,6 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.mapping.calls import Calls, two_stack_arguments
 from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.families.mapping.weight_map import WeightMap
 
@@ -41,12 +40,9 @@ class EncoderDecoder:
         weight_map: function from these and the kind of head to the weight map.
         one_table: whether encoder and decoder share the word embeddings even if the generator does
             not.
-        rates: keys of the dropout rates of the stacks.
         defaults: keys of the ``config.json`` with their defaults.
         names: keys that are also known by a name of ``EncoderConfig``.
-        follows: keys whose default is the value of another key.
         dropouts: keys of the dropout rates of heads, by kind.
-        calls: arguments and outputs of its classes in ``ownbert.hf``.
     """
 
     model_type: str
@@ -55,12 +51,9 @@ class EncoderDecoder:
     write_config: _Writes
     weight_map: _Maps
     one_table: bool = False
-    rates: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    follows: Mapping[str, str] = field(default_factory=dict)
     dropouts: Mapping[str, str] = field(default_factory=dict)
-    calls: Calls = field(default_factory=lambda: Calls(two_stack_arguments))
 
     @property
     def generating(self) -> str:

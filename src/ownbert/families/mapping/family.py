@@ -92,7 +92,6 @@ class Family:
         fixed: fields of ``EncoderConfig`` without a key, with their only values.
         reads: function from the values of a ``config.json`` to further fields.
         writes: function from an ``EncoderConfig`` to further values of a ``config.json``.
-        follows: keys whose default is the value of another key.
         required: keys that affect the result, with the supported values.
         dropouts: keys of the dropout rates of heads, by kind.
         activations: keys of the activations of the dense layers of heads, by kind.
@@ -101,7 +100,7 @@ class Family:
         own_heads: heads that no class of Transformers has on this encoder.
         reads_head: function that applies further values of a ``config.json`` to a head.
         writes_head: function from a head to further values of a ``config.json``.
-        calls: arguments and outputs of its classes in ``ownbert.hf``.
+        calls: arguments and outputs of its classes in Transformers.
     """
 
     model_type: str
@@ -112,7 +111,6 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     reads: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
     writes: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}
-    follows: Mapping[str, str] = field(default_factory=dict)
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     dropouts: Mapping[str, str] = field(default_factory=dict)
     activations: Mapping[str, str] = field(default_factory=dict)

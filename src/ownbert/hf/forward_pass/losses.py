@@ -11,11 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ownbert.checks import known, maybe
 from ownbert.exceptions import InputError
-from ownbert.hf.configs import MANY_LABELS, ONE_LABEL, REGRESSION, check_problem
 from ownbert.hf.forward_pass.inputs import check_range
 
 NO_LABEL = -100
+REGRESSION, ONE_LABEL = "regression", "single_label_classification"
+MANY_LABELS = "multi_label_classification"
+check_problem = maybe(known(REGRESSION, ONE_LABEL, MANY_LABELS))
 _BINARY = F.binary_cross_entropy_with_logits
 
 
@@ -34,22 +37,17 @@ def class_labels(
     return labels.flatten().long()
 
 
-def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
-    """Mean cross entropy of the next token; with ``count`` the sum divided by it."""
+def causal_lm(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of the next token."""
     class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
     targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
-    return cross_entropy(logits.float(), targets, count=count)
+    return cross_entropy(logits.float(), targets)
 
 
-def cross_entropy(
-    logits: Tensor, labels: Tensor, name: str = "labels", count: Any = None
-) -> Tensor:
-    """Mean cross entropy of logits (..., C) and labels (...); with ``count`` the sum divided by
-    it."""
+def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
+    """Mean cross entropy of logits (..., C) and labels (...)."""
     targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
-    how = "mean" if count is None else "sum"
-    total = F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL, reduction=how)
-    return total if count is None else total / count
+    return F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL)
 
 
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:

@@ -1,7 +1,8 @@
 """Outputs of models with Transformers' API: values by name, by index and as a tuple."""
 
-import sys
 from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -13,19 +14,9 @@ class ModelOutput(OrderedDict):
     As an attribute, an output of the class that this call did not return is None.
     """
 
-    def __init__(self, fields: Any = (), values: dict[str, Any] | None = None) -> None:
-        if values is None:  # used by torch's data parallel tools
-            values = dict(fields)
-            fields = tuple(values)
+    def __init__(self, fields: Any = (), values: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__((name, values[name]) for name in fields if values.get(name) is not None)
-        object.__setattr__(self, "_fields", fields)
-
-    @property
-    def __class__(self) -> type:  # pyright: ignore
-        """Transformers' class of this name, if imported, because its pipelines keep outputs of
-        their own classes but convert others to plain dicts."""
-        theirs = sys.modules.get("transformers.utils.generic")
-        return getattr(theirs, "ModelOutput", ModelOutput)
+        self.__dict__["_fields"] = fields
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -34,17 +25,8 @@ class ModelOutput(OrderedDict):
             return None
         raise AttributeError(f"the output has no {name!r}; it has {', '.join(self)}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__.get("_fields", ()):
-            self[name] = value
-        else:
-            super().__setattr__(name, value)
-
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
-
-    def __reduce__(self) -> tuple:
-        return ModelOutput, (self._fields, dict(self))
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The values in order, without None."""
@@ -61,10 +43,6 @@ _BASE = (
     *("last_hidden_state", "pooler_output", "hidden_states", "past_key_values", "attentions"),
     "cross_attentions",
 )
-_TWO_STACKS = (
-    *("past_key_values", "decoder_hidden_states", "decoder_attentions", "cross_attentions"),
-    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
-)
 
 
 def field_names(kinds: tuple[str, ...], *, decoder: bool) -> tuple[str, ...]:
@@ -76,12 +54,6 @@ def field_names(kinds: tuple[str, ...], *, decoder: bool) -> tuple[str, ...]:
     if len(kinds) == 2:
         return tuple(name.format(other=LOGITS[kinds[1]]) for name in _BOTH_HEADS)
     return _CAUSAL if decoder else _HEAD
-
-
-def two_stack_field_names(kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """The same of a model with an encoder and a decoder."""
-    answers = {(): ("last_hidden_state",), ("span",): ("start_logits", "end_logits")}
-    return ("loss", *answers.get(kinds, ("logits",)), *_TWO_STACKS)
 
 
 def logits_by_name(kinds: tuple[str, ...], logits: dict[str, Tensor]) -> dict[str, Tensor]:

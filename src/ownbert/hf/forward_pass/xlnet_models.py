@@ -16,8 +16,7 @@ from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.model import Outputs
-from ownbert.nn.output_heads import BeamSpanHead
+from ownbert.nn.model import Model, Outputs
 from ownbert.nn.positions import RelativeSinusoids
 
 _STREAMS = ((), ("mlm",))
@@ -43,8 +42,12 @@ class Memory:
     returned: bool
 
 
-def arguments(model: Any, given: dict[str, Any]) -> tuple[dict[str, Any], Memory]:
+def arguments(call: Any, model: Model, given: dict[str, Any]) -> tuple[dict[str, Any], Memory]:
     """Convert ``input_mask`` to an attention mask, and extract the memory.
+
+    Args:
+        call: the ``PaddedCall`` of the model.
+        given: arguments by name.
 
     Raises:
         InputError: arguments are inconsistent, or not supported by this class.
@@ -55,14 +58,14 @@ def arguments(model: Any, given: dict[str, Any]) -> tuple[dict[str, Any], Memory
         if given.get("attention_mask") is not None:
             raise InputError("give either attention_mask or input_mask, not both")
         given["attention_mask"] = 1 - input_mask
-    if given.get("target_mapping") is not None and model.kinds not in _STREAMS:
+    if given.get("target_mapping") is not None and call.kinds not in _STREAMS:
         raise InputError(
             "target_mapping needs a model that predicts tokens, XLNetModel or XLNetLMHeadModel"
         )
-    stack, mems = model.model.encoder, given.pop("mems", None)
+    stack, mems = model.encoder, given.pop("mems", None)
     mems = _checked(mems, stack)
     use_mems, training = given.get("use_mems"), model.training
-    config = model.config
+    config = call.config
     if use_mems is None:
         use_mems = config.use_mems_train if training else config.use_mems_eval
     return given, Memory(mems, memory_cache(stack, mems) if mems else None, bool(use_mems))
@@ -100,7 +103,7 @@ def memory_cache(stack: Encoder, mems: tuple[Tensor, ...]) -> Cache:
     return cache
 
 
-def needs_padding(model: Any, given: Mapping[str, Any], memory: Memory) -> bool:
+def needs_padding(model: Model, given: Mapping[str, Any], memory: Memory) -> bool:
     """Whether a result depends on the model's values at padding.
 
     The token used for a sequence's vector may be padding, a mean includes padding, and the
@@ -111,7 +114,7 @@ def needs_padding(model: Any, given: Mapping[str, Any], memory: Memory) -> bool:
         return False
     if memory.returned:
         return bool((mask != 1).any())
-    for spec in model.model.specs.values():
+    for spec in model.specs.values():
         if spec.kind not in ("classification", "choice"):
             continue
         read = mask.flatten(0, -2)  # including choices
@@ -131,10 +134,14 @@ def field_names(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ..
 
 
 def next_memory(
-    model: Any, out: Outputs, packed: PackedInputs, memory: Memory
+    config: Any, out: Outputs, packed: PackedInputs, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """The input of each layer, (R, B, D): the hidden states of the last ``mem_len`` tokens."""
-    config, layers = model.config, []
+    """The input of each layer, (R, B, D): the hidden states of the last ``mem_len`` tokens.
+
+    Args:
+        config: has ``mem_len`` and ``reuse_len``.
+    """
+    layers = []
     most, reused = config.mem_len or 0, config.reuse_len or 0
     for layer, rows in enumerate(out.hidden_states[:-1]):
         hidden = packed.shown(rows)[0].transpose(0, 1)  # (S, B, D)
@@ -146,11 +153,12 @@ def next_memory(
 
 
 def answers(
-    model: Any, given: Mapping[str, Any], hidden: Tensor, starts: Tensor
+    call: Any, model: Model, given: Mapping[str, Any], hidden: Tensor, starts: Tensor
 ) -> dict[str, Tensor]:
     """The loss for given answers, or the most probable starts with their most probable ends.
 
     Args:
+        call: the ``PaddedCall`` of the model.
         given: arguments; ``p_mask`` is 1 for tokens that cannot be in an answer.
         hidden: (B, S, D) last hidden states.
         starts: (B, S) start logits.
@@ -158,7 +166,7 @@ def answers(
     Raises:
         InputError: there are fewer tokens than starts or ends to find.
     """
-    head: BeamSpanHead = model.model.heads["beam_span"]
+    head: Any = model.heads["beam_span"]
     mask, cls = given.get("p_mask"), given.get("cls_index")
     rows = torch.arange(len(hidden), device=hidden.device)
     of_cls = hidden[:, -1] if cls is None else hidden[rows, cls.flatten()]
@@ -177,7 +185,7 @@ def answers(
             truth = impossible.flatten().to(scores.dtype)
             loss = loss + 0.5 * F.binary_cross_entropy_with_logits(scores, truth)
         return {"loss": loss}
-    length, count, further = hidden.shape[1], model.config.start_n_top, model.config.end_n_top
+    length, count, further = hidden.shape[1], call.config.start_n_top, call.config.end_n_top
     if max(count, further) > length:
         raise InputError(
             f"start_n_top is {count} and end_n_top {further}, but the input has {length} tokens"

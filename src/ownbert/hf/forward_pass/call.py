@@ -1,17 +1,25 @@
-"""The forward pass with Transformers' API: padded tensors in, named padded outputs out.
+"""The call of a model as that of a class of Transformers: padded tensors in, named padded outputs
+out.
 
-``model`` is a model of ``ownbert.hf`` and ``model.model`` the packed model inside. B sequences, S
-longest sequence, C choices.
+B sequences, S longest sequence, C choices.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.config.encoder import EncoderConfig
+from ownbert import checkpoint
 from ownbert.exceptions import InputError
+from ownbert.families import all_families
+from ownbert.families.mapping.calls import Calls
+from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.hf.forward_pass import losses
 from ownbert.hf.forward_pass import xlnet_models as xlnet
 from ownbert.hf.forward_pass.inputs import (
@@ -25,86 +33,188 @@ from ownbert.hf.forward_pass.inputs import (
 from ownbert.hf.forward_pass.outputs import ModelOutput, field_names, logits_by_name
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.model import Outputs
+from ownbert.nn.model import Model, Outputs
+from ownbert.text.tokenizer import Tokenizer
 
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
 _LABELS = ("labels", "start_positions")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
+# Accepted by every call, in addition to the arguments of its class.
+_COMMON_ARGUMENTS = {
+    *("cache_position", "next_sentence_label"),
+    *("output_attentions", "output_hidden_states", "return_dict"),
+}
 
 
-def forward(model: Any, given: dict[str, Any]) -> Any:
+class Config(SimpleNamespace):
+    """The values of a config.json as attributes; keys without a value have their defaults.
+
+    Args:
+        model_type: the family.
+        values: values by key; ``vars`` of a config returns them.
+    """
+
+    COMMON: ClassVar[Mapping[str, Any]] = {
+        "output_attentions": False,
+        "output_hidden_states": False,
+        "return_dict": True,
+        "problem_type": None,
+        "use_cache": True,
+    }
+
+    def __init__(self, model_type: str, values: Mapping[str, Any]) -> None:
+        super().__init__(**{**values, "model_type": model_type})
+
+    def __reduce__(self) -> Any:
+        return Config, (self.model_type, dict(vars(self)))
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__
+        if not name.startswith("_") and "model_type" in values:
+            family = all_families()[values["model_type"]]
+            name = family.names.get(name, name)
+            for place in (values, family.defaults, self.COMMON):
+                if name in place:
+                    return place[name]
+        raise AttributeError(f"the config has no {name!r}")
+
+
+@dataclass
+class PaddedCall:
+    """The call of a model with padded tensors, as that of a class of Transformers.
+
+    Args:
+        architecture: the class in Transformers.
+        config: its config.
+        skips_padding: whether outputs at padding are zero; otherwise padding is processed, too.
+    """
+
+    architecture: str
+    config: Config
+    skips_padding: bool = True
+
+    @property
+    def family(self) -> Family:
+        return all_families()[self.config.model_type]
+
+    @property
+    def calls(self) -> Calls:
+        return self.family.calls
+
+    @property
+    def spec(self) -> ArchitectureSpec:
+        return self.family.architectures[self.architecture]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of heads; empty for the base model."""
+        return self.spec.kinds
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arguments, in order."""
+        return tuple(self.calls.arguments(self.kinds, self.spec.decoder))
+
+    def __call__(self, model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The outputs of ``model(*args, **kwargs)``.
+
+        Raises:
+            InputError: an argument is missing, unknown or of the wrong type, shape or value.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            # Without a graph: the lengths of the texts would be its constants.
+            plain: Any = torch.compiler.disable(PaddedCall.__call__)
+            return plain(self, model, args, kwargs)
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():  # pyright: ignore
+            raise InputError(
+                "a trace would hold the lengths of these texts as constants; ownbert export writes "
+                "graphs for texts of any length (--to torch, onnx or openvino)"
+            )
+        names = self.arguments
+        by_position = dict(zip(names, args, strict=False))
+        for name in by_position.keys() & kwargs.keys():
+            raise InputError(f"{self.architecture}: {name} is given twice")
+        if len(args) > len(names):
+            raise InputError(f"{self.architecture} has {len(names)} arguments, not {len(args)}")
+        for name in kwargs.keys() - _COMMON_ARGUMENTS - {*names}:
+            close = get_close_matches(name, names, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InputError(f"{self.architecture} has no argument {name!r}{hint}")
+        return forward(self, model, {**by_position, **kwargs})
+
+    def save(self, model: Model, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+        """Write the folder of a model, with the values of its config.json that are not its own."""
+        values = {**vars(self.config), "dtype": str(model.dtype).removeprefix("torch.")}
+        values.pop("torch_dtype", None)
+        checkpoint.save(
+            model, folder, tokenizer=tokenizer, architecture=self.architecture, values=values
+        )
+
+    def option(self, given: Mapping[str, Any], name: str) -> Any:
+        """An option of a call; by default that of the config."""
+        value = given.get(name)
+        return getattr(self.config, name) if value is None else value
+
+
+def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
     """Compute the outputs for named arguments."""
-    kinds, choices, calls = model.kinds, None, model.calls
+    kinds, choices, calls, stack = call.kinds, None, call.calls, model.encoder
     for name in calls.unsupported:
         if given.get(name) is not None:
             raise InputError(f"{name} is not supported: padded batches are packed here")
     check_tensors(given)
     memory = None
     if calls.memory:
-        given, memory = xlnet.arguments(model, given)
+        given, memory = xlnet.arguments(call, model, given)
     if kinds == ("choice",):
         given, choices = _flatten_choices(given)
-    stack = model.model.encoder
-    keep = attention_layers(stack, option(model, given, "output_attentions"))
+    keep = attention_layers(stack, call.option(given, "output_attentions"))
     if stack.config.image is not None:
         packed = pack_images(given, stack.config, keep)
     else:
-        padded = _padded(model, given, keep)
+        padded = _padded(call, model, given, keep)
         check_inputs(stack, given, padded.size)
-        dense = not model.packed or _needs_padding(kinds, given, model.architecture_spec.decoder)
+        dense = not call.skips_padding or _needs_padding(kinds, given, call.spec.decoder)
         if memory is not None:
             dense = dense or xlnet.needs_padding(model, given, memory)
             padded.cache = memory.cache
         packed = pack(padded, stack.config, dense=dense)
         packed = packed.with_hooked(stack.embeddings.word, padded.input_ids)
-    states = bool(option(model, given, "output_hidden_states"))
+    states = bool(call.option(given, "output_hidden_states"))
     kept = memory is not None and memory.returned
     if torch.is_grad_enabled() and (states or keep or not kinds):
         packed.context.returned = packed
-    out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
-    values = named_values(model, kinds, stack, out, packed, states=states)
+    out = model.run(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
+    values = named_values(call, stack, out, packed, states=states)
     if memory is not None:
-        values |= {"mems": xlnet.next_memory(model, out, packed, memory) if kept else None}
-    if not kinds and not model.with_pooler:
-        values.pop("pooler_output", None)
+        mems = xlnet.next_memory(call.config, out, packed, memory) if kept else None
+        values |= {"mems": mems}
     if choices is not None:
         values["logits"] = values["logits"].view(choices)
     loss = None
     if kinds == ("beam_span",):
-        values |= xlnet.answers(model, given, packed.padded(out.hidden), values.pop("logits"))
+        values |= xlnet.answers(call, model, given, packed.padded(out.hidden), values.pop("logits"))
         loss = values.pop("loss", None)
     else:
-        loss = loss_of(model, values, given)
-    fields = field_names(kinds, decoder=model.architecture_spec.decoder)
+        loss = loss_of(call, values, given)
+    fields = field_names(kinds, decoder=call.spec.decoder)
     fields = fields if memory is None else xlnet.field_names(kinds, fields)
     named = ModelOutput(fields, {"loss": loss, **values})
-    return named if returns_names(model, given) else _as_tuple(model, named)
+    return named if call.option(given, "return_dict") else _as_tuple(call, named)
 
 
-def returns_names(model: Any, given: dict[str, Any]) -> bool:
-    """Whether a call returns named values or a tuple."""
-    value = given.get("return_dict")
-    return bool(model.config.use_return_dict if value is None else value)
-
-
-def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
+def _as_tuple(call: PaddedCall, named: ModelOutput) -> tuple[Any, ...]:
     """The tuple for ``return_dict=False``, which differs slightly from the order of named
     values."""
-    values = model.calls.as_tuple(model.kinds, named)
-    if values is not None or model.kinds:
+    values = call.calls.as_tuple(call.kinds, named)
+    if values is not None or call.kinds:
         return named.to_tuple() if values is None else values
     # The cache precedes the hidden states, and a missing pooler output is None.
     first = [named.last_hidden_state]
-    if model.architecture_spec.pooler:
+    if call.spec.pooler:
         first.append(named.pooler_output)
     rest = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
     return (*first, *(named[name] for name in rest if name in named))
-
-
-def option(model: Any, given: dict[str, Any], name: str) -> Any:
-    """An option of a call; by default that of the config."""
-    value = given.get(name)
-    return getattr(model.config, name) if value is None else value
 
 
 def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
@@ -121,22 +231,24 @@ def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, 
     return flat, (tensor.shape[0], tensor.shape[1])
 
 
-def _padded(model: Any, given: dict[str, Any], keep: frozenset[int]) -> PaddedInputs:
+def _padded(
+    call: PaddedCall, model: Model, given: dict[str, Any], keep: frozenset[int]
+) -> PaddedInputs:
     names = PaddedInputs.__dataclass_fields__.keys() - {"cache", "keep"}
     tensors = {name: given[name] for name in names if given.get(name) is not None}
-    config = model.model.config
+    config = model.config
     if not config.is_decoder:
         tensors.pop("encoder_hidden_states", None)
     elif "encoder_hidden_states" in tensors and not config.add_cross_attention:
         raise InputError(
             "encoder_hidden_states needs a model with add_cross_attention true in its config"
         )
-    return PaddedInputs(**tensors, cache=cache_of(model, config, given), keep=keep)
+    return PaddedInputs(**tensors, cache=_cache_of(call, model, given), keep=keep)
 
 
-def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache | None:
+def _cache_of(call: PaddedCall, model: Model, given: dict[str, Any]) -> Cache | None:
     """The cache that a call continues, or a new one if the call returns one."""
-    past = given.get("past_key_values")
+    past, config = given.get("past_key_values"), model.config
     if past is not None and not config.is_decoder:
         raise InputError("past_key_values needs a model with is_decoder true in its config")
     if past is not None and not isinstance(past, Cache):
@@ -146,12 +258,10 @@ def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache 
             raise InputError("past_key_values must be those returned by an earlier call") from None
     if past is not None or not config.is_decoder:
         return past
-    if model.kinds not in model.calls.cached and any(
-        given.get(name) is not None for name in _LABELS
-    ):
+    if any(given.get(name) is not None for name in _LABELS):
         return None
-    recomputes = model.training and model.model.encoder.gradient_checkpointing
-    return Cache() if option(model, given, "use_cache") and not recomputes else None
+    recomputes = model.training and model.encoder.gradient_checkpointing
+    return Cache() if call.option(given, "use_cache") and not recomputes else None
 
 
 def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
@@ -186,15 +296,10 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
 
 
 def named_values(
-    model: Any,
-    kinds: tuple[str, ...],
-    stack: Encoder,
-    out: Outputs,
-    packed: PackedInputs,
-    *,
-    states: bool,
+    call: PaddedCall, stack: Encoder, out: Outputs, packed: PackedInputs, *, states: bool
 ) -> dict[str, Any]:
     """The outputs by name, padded: logits or hidden states, and what is requested."""
+    kinds = call.kinds
     logits = {
         kind: rows if kind in _PER_SEQUENCE else packed.answers(rows)
         for kind, rows in out.logits.items()
@@ -206,7 +311,7 @@ def named_values(
         values["pooler_output"] = out.pooled
     if states:
         layers: tuple[Any, ...] = out.hidden_states
-        if model.calls.normed_states:
+        if call.calls.normed_states:
             layers = (*layers[:-1], packed.context.last_hidden or out.hidden)
         values["hidden_states"] = tuple(x for h in layers for x in packed.shown(h))
     if packed.context.cache is not None:
@@ -230,9 +335,9 @@ def _attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
     return {name: tuple(layers.get(i) for i in range(count)) for name, layers in weights.items()}
 
 
-def loss_of(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
+def loss_of(call: PaddedCall, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
     """The loss of named outputs for the labels of a call; None without labels."""
-    labels, kinds = given.get("labels"), model.kinds
+    labels, kinds = given.get("labels"), call.kinds
     if kinds == ("span",):
         return losses.span(values, given)
     if len(kinds) == 2:
@@ -247,16 +352,16 @@ def loss_of(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor
     if not kinds or labels is None:
         return None
     logits = values["logits"]
-    count = given.get("num_items_in_batch") if model.accepts_loss_kwargs else None
-    if model.architecture_spec.decoder:
-        return losses.causal_lm(logits, labels, count)
-    if kinds == ("classification",) and model.calls.loss_by_shape and not model.config.problem_type:
+    if call.spec.decoder:
+        return losses.causal_lm(logits, labels)
+    by_shape = call.calls.loss_by_shape and not call.config.problem_type
+    if kinds == ("classification",) and by_shape:
         loss = losses.sequence_by_shape(logits, labels)
         if logits.shape[-1] == 1:
             values["logits"] = logits.view(-1)  # as in Transformers
         return loss
     if kinds == ("classification",):
-        return losses.sequence(logits, labels, model.config)
+        return losses.sequence(logits, labels, call.config)
     if kinds == ("discriminator",):
         return losses.replaced(logits, labels, given.get("attention_mask"))
-    return losses.cross_entropy(logits, labels, count=count)
+    return losses.cross_entropy(logits, labels)

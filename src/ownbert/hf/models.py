@@ -1,0 +1,234 @@
+"""Models and configs by the names of Transformers: ``BertForMaskedLM``, ``BertConfig``, ..."""
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ownbert.checkpoint.description import CONFIG, describe
+from ownbert.checkpoint.model_files import read_config
+from ownbert.checkpoint.saved_model import load_with_report
+from ownbert.config.encoder import EncoderConfig
+from ownbert.exceptions import InputError
+from ownbert.families import all_families
+from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
+from ownbert.hf.forward_pass.call import Config, PaddedCall
+from ownbert.hub import HUB_OPTIONS, pretrained_folder
+from ownbert.nn.default_dtype import in_float32
+from ownbert.nn.model import Model
+
+_LABELS = ("num_labels", "id2label", "label2id")
+
+
+@dataclass(frozen=True)
+class ConfigName:
+    """``ownbert.BertConfig`` and others: the values of a config.json, by their names."""
+
+    family: Family
+
+    def __call__(self, **values: Any) -> Config:
+        """The config with the given values, and the defaults of its family.
+
+        Raises:
+            InputError: a value is not supported.
+        """
+        family = self.family
+        sizes = {k: v for k, v in family.defaults.items() if k == "vocab_size"}
+        config = Config(family.model_type, sizes | _named(values, family))
+        family.read_config(vars(config))
+        return config
+
+    def from_pretrained(self, folder: str | Path, **changes: Any) -> Config:
+        """The config of a folder or of a model on the hub, with changes."""
+        return Config(self.family.model_type, _read(self.family, self.__name__, folder, changes)[1])
+
+    @property
+    def __name__(self) -> str:
+        return _start(self.family) + "Config"
+
+    def __repr__(self) -> str:
+        return f"ownbert.{self.__name__}"
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """``ownbert.BertForMaskedLM`` and others: makes or loads a ``Model`` with the heads of this
+    class of Transformers."""
+
+    family: Family
+    architecture: str
+
+    @property
+    def __name__(self) -> str:
+        return self.architecture
+
+    @property
+    def spec(self) -> ArchitectureSpec:
+        return self.family.architectures[self.architecture]
+
+    @in_float32
+    def __call__(self, config: Any, *, pooler: bool = True) -> Model:
+        """Create a randomly initialised model, in training mode.
+
+        Args:
+            config: a config of the same family, an ``EncoderConfig``, or a config of Transformers.
+            pooler: whether a model without heads has a pooler, if the class has one.
+
+        Raises:
+            InputError: the config is of another family, or a value is not supported.
+        """
+        values = self._values(config)
+        model = Model(
+            self.family.read_config(values),
+            self.family.specs(self.architecture, values),
+            pooler=self.spec.pooler and (pooler or bool(self.spec.kinds)),
+            labels=label_names(values),
+            model_type=self.family.model_type,
+        )
+        return self._callable(model, values)
+
+    @in_float32
+    def from_pretrained(self, folder: str | Path, **changes: Any) -> Model:
+        """Load the model of a folder or of the hub, in evaluation mode.
+
+        Missing heads are newly initialised, with a warning; other heads are left out.
+
+        Args:
+            folder: the folder, or the name of a model on the hub.
+            changes: keys of the config with other values (``num_labels=3``), ``dtype``, and
+                ``subfolder``, ``revision``, ``cache_dir``, ``local_files_only``, ``token`` and
+                ``force_download``, which find the folder.
+
+        Raises:
+            InputError: the folder has a model of another family, tensors do not fit, or an argument
+                is not supported.
+        """
+        dtypes = {changes.pop(name, None) for name in ("dtype", "torch_dtype")}
+        path, values = _read(self.family, self.architecture, folder, changes)
+        described = describe(path, values=values, any_architecture=True)
+        same = described.architecture == self.architecture
+        heads = None if same else self.family.specs(self.architecture, values)
+        pooler = None if same or self.spec.kinds else self.spec.pooler
+        model, report = load_with_report(described, heads=heads, pooler=pooler)
+        if report.new:
+            warnings.warn(
+                f"{self.architecture} from {path}: {', '.join(report.new)} are not in it, and are "
+                "newly initialised; train the model before using it",
+                stacklevel=3,
+            )
+        for dtype in dtypes - {None, "auto"}:
+            model.to(parse_dtype(dtype))
+        return self._callable(model, values)
+
+    def _values(self, config: Any) -> dict[str, Any]:
+        if isinstance(config, EncoderConfig):
+            return self.family.write_config(config)
+        read = getattr(config, "to_diff_dict", None)
+        if isinstance(config, Config) or read is not None:
+            values = dict(vars(config) if read is None else read())
+            if values.get("model_type") == self.family.model_type:
+                return values
+        wanted, given = ConfigName(self.family).__name__, type(config).__name__
+        raise InputError(
+            f"{self.architecture} takes a {wanted}, not a {given}; for a folder: "
+            f"{self.architecture}.from_pretrained"
+        )
+
+    def _callable(self, model: Model, values: Mapping[str, Any]) -> Model:
+        config = Config(self.family.model_type, values)
+        model.padded_call = PaddedCall(self.architecture, config)
+        return model
+
+    def __repr__(self) -> str:
+        return f"ownbert.{self.architecture}"
+
+
+def named(name: str) -> ModelName | ConfigName | None:
+    """The model or config with a name of Transformers; None if there is none."""
+    for family in all_families().values():
+        if name in family.architectures:
+            return ModelName(family, name)
+        if name == ConfigName(family).__name__:
+            return ConfigName(family)
+    return None
+
+
+def _start(family: Family) -> str:
+    """The prefix of the class names of a family: Bert for bert, T5 for t5."""
+    return re.sub("((Encoder)?Model|For.*)$", "", next(iter(family.architectures)))
+
+
+def _read(
+    family: Family, name: str, folder: Any, changes: Mapping[str, Any]
+) -> tuple[Path, dict[str, Any]]:
+    """A model folder, and the values of its config.json with changes."""
+    path = pretrained_folder(folder, changes)
+    changes = {k: v for k, v in changes.items() if k not in (*HUB_OPTIONS, "subfolder")}
+    values = dict(read_config(path / CONFIG))
+    kind = str(values.get("model_type")).removeprefix(OWN)
+    if kind != family.model_type:
+        raise InputError(f"{path} contains a {kind} model; {name} reads {family.model_type}")
+    count, names = changes.get("num_labels"), changes.get("id2label")
+    if names is None and count == len(values.get("id2label") or ()):  # labels keep their names
+        changes.pop("num_labels", None)
+    elif names is not None or count is not None:
+        for key in _LABELS:
+            values.pop(key, None)
+    known = {*values, *family.defaults, *family.required, *family.names, *Config.COMMON, *_LABELS}
+    refuse(f"{name}.from_pretrained", changes.keys() - known, known)
+    return path, values | _named(changes, family)
+
+
+def _named(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Values of a config by their keys in the family, with labels numbered as in a config.json.
+
+    Raises:
+        InputError: labels are not numbered.
+    """
+    found = {family.names.get(key, key): value for key, value in values.items()}
+    count, labels = found.pop("num_labels", None), found.get("id2label")
+    if count is not None and labels is not None and len(labels) != count:
+        raise InputError(f"num_labels is {count}, but id2label has {len(labels)} labels")
+    if labels is None and count is not None:
+        labels = {i: f"LABEL_{i}" for i in range(require_label_count(count))}
+        found.pop("label2id", None)
+    if labels is not None:
+        if not isinstance(labels, Mapping) or {*map(str, labels)} != {
+            *map(str, range(len(labels)))
+        }:
+            raise InputError(f"id2label is {labels!r}; it must name the labels: {{0: ..., 1: ...}}")
+        found["id2label"] = {str(number): str(label) for number, label in labels.items()}
+        found.setdefault("label2id", {label: i for i, label in enumerate(label_names(found))})
+    return found
+
+
+def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The labels of a config.json, ordered by number."""
+    labels = {int(number): label for number, label in (values.get("id2label") or {}).items()}
+    count = len(labels) or require_label_count(values.get("num_labels") or 2)
+    return tuple(labels.get(number, f"LABEL_{number}") for number in range(count))
+
+
+def refuse(who: str, names: Any, known: Any) -> None:
+    """Raise ``InputError`` for unknown arguments, suggesting a similar name."""
+    for name in names:
+        close = get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else "see speed_up for models of Transformers"
+        raise InputError(f"{who} has no argument {name!r}; {hint}")
+
+
+def parse_dtype(value: Any) -> torch.dtype:
+    """Parse a floating point dtype or its name ("bfloat16").
+
+    Raises:
+        InputError: the value is something else.
+    """
+    dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputError(f"dtype {value!r} is not known; use one of float32, bfloat16, float16")
+    return dtype

@@ -1,1 +1,0 @@
-"""Encoder-decoder models under Transformers' names."""

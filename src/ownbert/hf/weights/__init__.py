@@ -1,1 +1,0 @@
-"""The tensors of a model under Transformers' names."""
