@@ -68,7 +68,7 @@ def pair(way: str, folder: Path) -> tuple[Tokenizer, Any, Any]:
     file = folder / "words.txt"
     file.write_text("".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8")
     theirs = transformers.BertTokenizerFast(str(file), **{"do_lower_case": True, **WAYS[way]})
-    return ours, hf.BertTokenizerFast.from_pretrained(folder), theirs
+    return ours, hf.BertTokenizer.from_pretrained(folder), theirs
 
 
 def drawn(rng: np.random.Generator, count: int) -> list[str]:

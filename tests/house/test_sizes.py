@@ -8,7 +8,6 @@ from support.source_code import SOURCE, nodes
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES, LINES, STATEMENTS = 25, 600, 60
 LONG_FILES = {
-    "hf/tokenizers/pretrained_tokenizer.py": "one class, with the API of Transformers' tokenizers",
     "inference/embedding/embedder.py": "one class, with the API of sentence-transformers",
     "tables/columns.py": "tables of usual names",
     "tables/labels.py": "the ways to write labels, which are told apart",

@@ -10,10 +10,13 @@ def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a submodule, found by the import system
         raise AttributeError(name)
     if name == "BatchEncoding" or name.removesuffix("Fast").endswith("Tokenizer"):
-        from ownbert.hf.tokenizers import auto_tokenizer, batch_encoding, wordpiece
+        from ownbert.hf.batch_encoding import BatchEncoding
+        from ownbert.hf.tokenizer import TOKENIZERS
 
-        places = (vars(module) for module in (auto_tokenizer, wordpiece, batch_encoding))
-        value = next((place[name] for place in places if name in place), None)
+        named = {"BatchEncoding": BatchEncoding, **TOKENIZERS}
+        value = named.get(name.removesuffix("Fast"))
+        if value is None:
+            raise AttributeError(f"ownbert has no {name}; use transformers.AutoTokenizer")
     else:
         from ownbert.hf.models import named
 

@@ -10,6 +10,7 @@ from ownbert.checkpoint.transformer_folder import kind_of, load_translation, sav
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass.call import Config, PaddedCall
+from ownbert.hf.tokenizer import PreTrainedTokenizer
 from ownbert.hub import model_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
@@ -65,7 +66,9 @@ def load(
     return model
 
 
-def save(model: Model, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
+def save(
+    model: Model, folder: str | Path, *, tokenizer: Tokenizer | PreTrainedTokenizer | None = None
+) -> None:
     """Write a folder that Transformers can load.
 
     Args:
@@ -73,6 +76,8 @@ def save(model: Model, folder: str | Path, *, tokenizer: Tokenizer | None = None
         folder: folder to write, created if necessary; files of the same names are replaced.
         tokenizer: tokenizer to save with the model, if any.
     """
+    if isinstance(tokenizer, PreTrainedTokenizer):
+        tokenizer = tokenizer.current()
     if model.decoder is not None:
         save_translation(model, folder, tokenizer=tokenizer)
     elif model.padded_call is None:

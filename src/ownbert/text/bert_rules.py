@@ -128,18 +128,13 @@ class WordRules:
         normalizer: normaliser with the settings of BERT's rules.
         whole: words that are not split.
         unknown: those of these words that are not in the vocabulary.
-        lower_first: whether words are lower-cased, if at all, before the comparison with ``whole``.
-        split_punctuation: whether to separate punctuation.
     """
 
     def __init__(
         self,
         normalizer: "normalizers.BertNormalizer",
         whole: Collection[str],
-        unknown: Collection[str] = (),
-        *,
-        lower_first: bool = True,
-        split_punctuation: bool = True,
+        unknown: Collection[str],
     ):
         from tokenizers import normalizers, pre_tokenizers
 
@@ -149,29 +144,21 @@ class WordRules:
             clean_text=normalizer.clean_text,
             handle_chinese_chars=normalizer.handle_chinese_chars,
             strip_accents=False,
-            lowercase=normalizer.lowercase and lower_first,
+            lowercase=normalizer.lowercase,
         )
         self.fold = normalizers.BertNormalizer(
             clean_text=False,
             handle_chinese_chars=False,
             # Resolved as in the library; None would follow ``lowercase`` of this normaliser.
             strip_accents=normalizer.lowercase if strips is None else strips,
-            lowercase=normalizer.lowercase and not lower_first,
+            lowercase=False,
         )
         self.whitespace = pre_tokenizers.WhitespaceSplit()
-        self.parts = pre_tokenizers.BertPreTokenizer() if split_punctuation else self.whitespace
+        self.parts = pre_tokenizers.BertPreTokenizer()
 
     def pre_tokenize(self, text: "PreTokenizedString") -> None:
         text.normalize(self.clean.normalize)
         text.split(self._words)
-
-    def words(self, text: str) -> list[str]:
-        """Split ``text`` into words, before these are split into pieces."""
-        from tokenizers import PreTokenizedString
-
-        pretokenized = PreTokenizedString(text)
-        self.pre_tokenize(pretokenized)
-        return [word for word, _, _ in pretokenized.get_splits() if word]
 
     def _words(self, _: int, text: "NormalizedString") -> list["NormalizedString"]:
         words = []

@@ -15,6 +15,7 @@ from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
 from ownbert.text.folder.build import register, set_post_processor, special_tokens
 from ownbert.text.folder.tokenizer_folder import (
+    TokenizerFolder,
     kind_of,
     never_split_of,
     read_folder,
@@ -63,7 +64,7 @@ class Tokenizer:
 
         Args:
             backend: tokenizer of the library.
-            max_length: maximum input length of the model, if known.
+            max_length: maximum input length of the model, if known; by default that in ``config``.
             special: special tokens by name (``pad_token``, ``unk_token``, ``cls_token``,
                 ``sep_token`` and ``mask_token``); by default those of the family.
             config: content of tokenizer_config.json.
@@ -80,7 +81,7 @@ class Tokenizer:
             raise InputError(f"the vocabulary lacks the special tokens {' '.join(missing)}")
         self.backend = backend
         self.kind = kind_of(backend)
-        self.max_length = max_length
+        self.max_length = _limit_of(self.config) if max_length is None else max_length
         rules = self.kind == "wordpiece" and self.config.get("do_basic_tokenize", True)
         self.never_split = never_split_of(self.config) if rules else ()
         self.encoder = keep_whole(backend, self.never_split) if self.never_split else backend
@@ -135,7 +136,9 @@ class Tokenizer:
 
     @classmethod
     def load(
-        cls, folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
+        cls,
+        folder: "str | os.PathLike[str] | TokenizerFolder",
+        model: Mapping[str, Any] | None = None,
     ) -> "Tokenizer":
         """Load a tokenizer from tokenizer.json or a family's own files.
 
@@ -148,19 +151,16 @@ class Tokenizer:
         Raises:
             InputError: files are missing, damaged or contradictory.
         """
-        files = read_folder(folder, model)
-        limit = files.config.get("model_max_length")
-        if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
-            limit = None
+        files = folder.read() if isinstance(folder, TokenizerFolder) else read_folder(folder, model)
         try:
             return cls(
                 files.backend,
-                max_length=None if limit is None else int(limit),
                 special=files.special,
                 config=files.config,
             )
         except InputError as error:
-            raise InputError(f"{folder}: {error}") from None
+            where = folder.path if isinstance(folder, TokenizerFolder) else folder
+            raise InputError(f"{where}: {error}") from None
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
@@ -401,6 +401,13 @@ def _encoded(
                     f"{which} contains half a surrogate pair, not a character"
                 ) from None
         raise
+
+
+def _limit_of(config: Mapping[str, Any]) -> int | None:
+    limit = config.get("model_max_length")
+    if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
+        return None
+    return int(limit)
 
 
 def _single(number: float) -> float:

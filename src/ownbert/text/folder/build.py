@@ -156,7 +156,10 @@ def set_post_processor(
         )
         return
     if style is ROBERTA:
-        backend.post_processor = roberta_processing(sep, cls, add_prefix_space=add_prefix_space)
+        # By position, because tokenizers 0.23 renames ``cls`` to ``cls_token``.
+        backend.post_processor = processors.RobertaProcessing(
+            sep, cls, add_prefix_space=add_prefix_space
+        )
         return
     pair = [cls_token, "$A", sep_token, "$B:1", f"{sep_token}:1"]
     if style.double_sep:
@@ -166,14 +169,6 @@ def set_post_processor(
         pair=pair,
         special_tokens=list(dict([cls, sep]).items()),
     )
-
-
-def roberta_processing(sep: tuple[str, int], cls: tuple[str, int], **options: bool) -> Any:
-    """RoBERTa's post-processor. The tokens are given by position, because tokenizers 0.23 renames
-    ``cls`` to ``cls_token``."""
-    from tokenizers import processors
-
-    return processors.RobertaProcessing(sep, cls, **options)
 
 
 def read_ids(path: PathLike) -> dict[str, int]:

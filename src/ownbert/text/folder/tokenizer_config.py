@@ -30,21 +30,16 @@ _token: Check = either(
     wanted="a token, or an object with its content",
 )
 _tokens = either(list_of(_token), dict_of(_token), wanted="tokens")
-# Keys that are also arguments of tokenizer classes, and have plain values there.
-_PLAIN: dict[str, Check] = {
-    **dict.fromkeys(
-        ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize"),
-        maybe(truth),
-    ),
-    **dict.fromkeys(("keep_accents", "add_prefix_space", "trim_offsets"), maybe(truth)),
-    **dict.fromkeys(("clean_up_tokenization_spaces", "split_special_tokens"), maybe(truth)),
-    "model_max_length": maybe(number(-1e300, 1e300)),
-    "extra_ids": maybe(whole(0, 10_000)),  # T5 has 100
-}
-ARGUMENTS = record(_PLAIN)
 CONFIG_KEYS = record(
     {
-        **_PLAIN,
+        **dict.fromkeys(
+            ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize"),
+            maybe(truth),
+        ),
+        **dict.fromkeys(("keep_accents", "add_prefix_space", "trim_offsets"), maybe(truth)),
+        **dict.fromkeys(("clean_up_tokenization_spaces", "split_special_tokens"), maybe(truth)),
+        "model_max_length": maybe(number(-1e300, 1e300)),
+        "extra_ids": maybe(whole(0, 10_000)),  # T5 has 100
         **dict.fromkeys(SPECIAL_NAMES, maybe(_token)),
         **dict.fromkeys(("padding_side", "truncation_side", "tokenizer_class"), maybe(text)),
         "never_split": maybe(list_of(text)),

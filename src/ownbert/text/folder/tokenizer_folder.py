@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.exceptions import InputError, MissingError
+from ownbert.exceptions import InputError, MissingError, in_short
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import open_text, read_text
 from ownbert.files.writing import atomic_path, uninterrupted
@@ -59,6 +59,7 @@ _GENERIC_CLASS = "PreTrainedTokenizerFast"
 _PRESERVED = (
     *("tokenizer_class", "model_input_names", "additional_special_tokens", "extra_ids"),
     *("do_lower_case", "keep_accents", "add_prefix_space", "never_split"),
+    *("padding_side", "truncation_side", "clean_up_tokenization_spaces"),
 )
 KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
 _CASE_SETTINGS = {
@@ -96,34 +97,61 @@ class TokenizerFolder:
     As in Transformers, the settings for case, accents and Chinese characters in
     tokenizer_config.json take precedence over those in tokenizer.json.
 
-    Attributes:
-        backends: tokenizers read from tokenizer.json files, by path.
+    Args:
+        path: the folder.
+        model: content of the folder's config.json, if it has been read already.
+        changes: settings that override those in tokenizer_config.json.
+        preferred: class of the tokenizer if the files name none, or one of the same family.
 
     Raises:
         InputError: on reading, if a file is missing, damaged or contradictory.
     """
 
-    def __init__(self, path: Path, model: Mapping[str, Any] | None = None) -> None:
-        self.path, self._model = path, model
-        self.backends: dict[str, tokenizers.Tokenizer] = {}
+    def __init__(
+        self,
+        path: Path,
+        model: Mapping[str, Any] | None = None,
+        changes: Mapping[str, Any] = {},
+        preferred: str | None = None,
+    ) -> None:
+        self.path, self._model, self._changes, self._preferred = path, model, changes, preferred
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The content of tokenizer_config.json; empty if there is none."""
-        return read_json(self.path / CONFIG, missing={}, check=CONFIG_KEYS)
+        """The content of tokenizer_config.json, with the changes; empty if there is none."""
+        return read_json(self.path / CONFIG, missing={}, check=CONFIG_KEYS) | self._changes
 
     @cached_property
     def special_tokens(self) -> dict[str, Any]:
         """The content of special_tokens_map.json, tokens by name; empty if there is none."""
         return read_json(self.path / SPECIAL, missing={}, check=SPECIAL_TOKENS)
 
-    @cached_property
-    def added_tokens(self) -> dict[str, int]:
-        """The content of added_tokens.json, ids by token; empty if there is none."""
-        return read_json(self.path / ADDED, missing={}, check=IDS)
+    def added_tokens(self) -> "list[tokenizers.AddedToken]":
+        """The added tokens in the order of their ids, for a folder without tokenizer.json.
+
+        tokenizer_config.json contains them, or else, in older folders, added_tokens.json.
+        """
+        from tokenizers import AddedToken
+
+        stated = self.special_tokens | self.config
+        more = stated.get("additional_special_tokens") or stated.get("extra_special_tokens") or ()
+        more = more.values() if isinstance(more, dict) else more
+        special = [_token(value, special=True) for value in more]
+        listed = self.config.get("added_tokens_decoder") or {}
+        if wrong := [key for key in listed if not key.isdecimal() or len(key) > 9]:
+            raise InputError(
+                f"{self.path / CONFIG}: added_tokens_decoder has the key {in_short(wrong[0])}; "
+                "its keys must be ids"
+            )
+        if listed:
+            return [*(_token(listed[key]) for key in sorted(listed, key=int)), *special]
+        ids = read_json(self.path / ADDED, missing={}, check=IDS)
+        names = {token.content for token in special}
+        in_order = sorted(ids, key=ids.__getitem__)
+        return [*(AddedToken(t, normalized=t not in names) for t in in_order), *special]
 
     @cached_property
     def class_name(self) -> str | None:
@@ -131,19 +159,20 @@ class TokenizerFolder:
         model = self._model
         if model is None:
             model = read_json(self.path / MODEL_CONFIG, missing={})
-        return class_name(self.config, model)
+        named, preferred = class_name(self.config, model), self._preferred
+        if preferred and (named is None or CLASSES[named][0] is CLASSES[preferred][0]):
+            return preferred
+        return named
 
     @property
     def styles(self) -> list[Style]:
         """The styles whose files all exist."""
         return [style for style in STYLES if all(map(self.has, style.files.values()))]
 
-    def backend(self, path: str | Path | None = None) -> "tokenizers.Tokenizer":
-        """The tokenizer in a tokenizer.json, by default that of this folder."""
-        name = str(self.path / TOKENIZER if path is None else path)
-        if name not in self.backends:
-            self.backends[name] = read_backend(Path(name))
-        return self.backends[name]
+    @cached_property
+    def backend(self) -> "tokenizers.Tokenizer":
+        """The tokenizer in tokenizer.json."""
+        return _read_backend(self.path / TOKENIZER)
 
     def style(self, named: str | None = None) -> Style:
         """The style of a folder without tokenizer.json.
@@ -188,22 +217,24 @@ class TokenizerFolder:
                 special token.
         """
         config, named, built = dict(self.config), self.class_name, not self.has(TOKENIZER)
-        bert = not built and kind_of(self.backend()) in ("blank", "wordpiece")
+        bert = not built and kind_of(self.backend) in ("blank", "wordpiece")
         if named and bert:
             # BERT's rules need BERT's style, even if the network is another one (XLNet, T5).
             named = named if CLASSES[named][0] is BERT else None
-        if named:
+        if named and named == self._preferred and class_name(config, {}):
+            config["tokenizer_class"] = named
+        elif named:
             config.setdefault("tokenizer_class", named)
         if built:
             style = self.style(named)
             special = self.special_names(style)
             backend = _from_vocabulary(self.path, style, config, special)
         else:
-            backend = self.backend()
+            backend = self.backend
             if bert and self.has(VOCABULARY):
                 _require_agreement(self.path, vocabulary_of(backend))
             if config.get("do_basic_tokenize", True):
-                apply_case_settings(backend, config)
+                _apply_case_settings(backend, config)
             style = style_of(backend, named)
             special = self.special_names(style)
         needed = [n for n in style.needed if not (built and n in style.behind)]
@@ -212,7 +243,7 @@ class TokenizerFolder:
             source = style.files["vocab_file"] if built else TOKENIZER
             raise InputError(f"{self.path / source} lacks the special tokens {' '.join(absent)}")
         if built:
-            register(backend, special_tokens(style, special, config))
+            register(backend, special_tokens(style, special, config), self.added_tokens())
             set_post_processor(backend, style, special)
         return TokenizerFiles(backend, special, config)
 
@@ -231,14 +262,23 @@ def read_folder(
     return TokenizerFolder(path, model).read()
 
 
+def _token(value: Any, **more: bool) -> "tokenizers.AddedToken":
+    from tokenizers import AddedToken
+
+    if isinstance(value, str):
+        return AddedToken(value, **more)
+    known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(**{key: value[key] for key in known if key in value} | more)
+
+
 def style_of(backend: "tokenizers.Tokenizer", named: object) -> Style:
     """The style of the class that the files name; without one, and for BERT's rules, a guess."""
     known = CLASSES.get(str(named).removesuffix("Fast"))
     words = kind_of(backend) in ("blank", "wordpiece")
-    return guess_style(backend) if words or known is None else known[0]
+    return _guess_style(backend) if words or known is None else known[0]
 
 
-def guess_style(backend: "tokenizers.Tokenizer") -> Style:
+def _guess_style(backend: "tokenizers.Tokenizer") -> Style:
     """The style of a tokenizer.json if no other file names it."""
     if kind_of(backend) in ("blank", "wordpiece"):
         return BERT
@@ -277,7 +317,7 @@ def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-def read_backend(path: Path) -> "tokenizers.Tokenizer":
+def _read_backend(path: Path) -> "tokenizers.Tokenizer":
     """Read a tokenizer.json without its truncation and padding.
 
     Raises:
@@ -330,7 +370,7 @@ def _from_vocabulary(
     return build(style, files, {**config, "unk_token": special["unk_token"]})
 
 
-def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
+def _apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
     """Apply the settings for case, accents and Chinese characters in ``config`` to BERT's rules."""
     from tokenizers import normalizers
 
@@ -377,21 +417,20 @@ def write_folder(
         CONFIG: json.dumps(described, ensure_ascii=False, indent=2) + "\n",
     }
     contents = {name: text.encode("utf-8") for name, text in texts.items()}
-    write_files(folder, contents | vocabulary_files(backend))
+    _write_files(folder, contents | _vocabulary_files(backend))
 
 
-def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
-    """Write several files; no file is replaced before all are complete. Returns their paths."""
+def _write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> None:
+    """Write several files; no file is replaced before all are complete."""
     paths = [Path(folder, name) for name in contents]
     with uninterrupted(), contextlib.ExitStack() as stack:
         # The file entered last is replaced first: the one with the rules, because a vocabulary
         # without it would be read with BERT's rules.
         for path, data in reversed([*zip(paths, contents.values(), strict=True)]):
             stack.enter_context(atomic_path(path)).write_bytes(data)
-    return paths
 
 
-def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
+def _vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
     """The files with the vocabulary but without the rules: contents by file name."""
     from tokenizers import decoders
 

@@ -1,1 +1,0 @@
-"""The tokenizers that Transformers users know: BertTokenizer, AutoTokenizer, BatchEncoding, ..."""
