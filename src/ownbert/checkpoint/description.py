@@ -144,10 +144,8 @@ def describe_config(
     *,
     any_architecture: bool = False,
     with_decoder: bool = False,
-    config: EncoderConfig | None = None,
 ) -> Description:
-    """Like ``describe``, from the values of a config.json; ``path`` is used in messages, and
-    ``config`` is the structure of the encoder if it was read already."""
+    """Like ``describe``, from the values of a config.json; ``path`` is used in messages."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
     if architecture in family.with_decoder:  # only the encoder is read
@@ -169,7 +167,7 @@ def describe_config(
         )
     try:
         labels = _labels(values, path)
-        config = config or family.read_config(values)
+        config = family.read_config(values)
         specs = family.specs(architecture, values)
         if values.get(_HEADS) is not None:
             specs = tuple(HeadSpec(**spec) for spec in values[_HEADS])

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ownbert.checkpoint.copying import (
     LoadReport,
     copy_weights,
@@ -41,7 +39,6 @@ def save(
     tokenizer: Tokenizer | None = None,
     architecture: str | None = None,
     values: Mapping[str, Any] | None = None,
-    more: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a model folder that Transformers can load: config.json and model.safetensors.
 
@@ -54,7 +51,6 @@ def save(
         tokenizer: tokenizer to save, if any.
         architecture: class in Transformers; by default the one with the model's heads.
         values: further keys of config.json.
-        more: further tensors by name, for a custom class.
 
     Raises:
         InputError: the folder cannot be written, or the family's format cannot express the model.
@@ -73,9 +69,6 @@ def save(
     kinds = kinds_of(model, name)
     bare = not family.architectures[name].heads
     tensors = named_tensors(model, family.weight_map, bare=bare, kinds=kinds)
-    if more:  # a custom class, named in ``values``
-        config |= {"architectures": (values or config)["architectures"]}
-    tensors |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
     write_model(Path(folder), config, tensors, tokenizer=tokenizer)
 
 

@@ -22,17 +22,12 @@ class Hypothesis:
     Args:
         ids: token ids without start and end token.
         score: log-probability in nats; in beam search divided by the length penalty.
-        end: id of the end token; None if the maximum length was reached before it.
+        ended: whether the end token was reached before the maximum length.
     """
 
     ids: tuple[int, ...]
     score: float
-    end: int | None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the end token was reached."""
-        return self.end is not None
+    ended: bool
 
 
 class _Decoder:
@@ -42,19 +37,14 @@ class _Decoder:
     that nothing is stored per beam.
     """
 
-    def __init__(
-        self, model: Model, source: Batch, beams: int, *, cached: bool, banned: Sequence[int]
-    ) -> None:
-        self.model, self.beams, self.banned = model, beams, list(banned)
+    def __init__(self, model: Model, source: Batch, beams: int, *, cached: bool) -> None:
+        self.model, self.beams = model, beams
         self.encoder_hidden, _ = model.encoder(source)
         self.layout = source.layout
         self.cache = Cache() if cached else None
 
     def log_probs(self, tokens: Tensor) -> Tensor:
-        """(B beams, S) -> log-probabilities of the next token (B beams, V), -inf if banned.
-
-        As in Transformers, those of the other tokens do not change.
-        """
+        """(B beams, S) -> log-probabilities of the next token (B beams, V)."""
         rows, length = tokens.shape
         new = tokens[:, -1:] if self.cache is not None and self.cache.length else tokens
         count, device = new.shape[1], tokens.device
@@ -77,10 +67,7 @@ class _Decoder:
         )
         hidden = self.model(batch, [], context=context).hidden  # (B beams count, D)
         last = hidden.unflatten(0, (rows, count))[:, -1]
-        scores = self.model.heads["generator"](last, None, batch).float().log_softmax(-1)
-        if self.banned:
-            scores[:, self.banned] = float("-inf")
-        return scores
+        return self.model.heads["generator"](last, None, batch).float().log_softmax(-1)
 
     def keep(self, order: Tensor, sources: Tensor | None = None) -> None:
         """Continue with the rows ``order``, and with ``sources`` of the sources (None: all)."""
@@ -100,44 +87,37 @@ def greedy(
     source: Batch,
     *,
     start: int,
-    end: int | Sequence[int],
+    end: int,
     longest: Sequence[int],
     cached: bool = True,
-    banned: Sequence[int] = (),
-    forced: int | None = None,
 ) -> list[Hypothesis]:
     """Decode greedily, taking the most probable token in each step.
 
     Args:
         source: packed batch of B sequences.
-        end: id of the end token, or of several end tokens.
+        start, end: ids of the start and the end token.
         longest: (B) maximum tokens, including the end token.
         cached: whether to cache keys and values, which is equivalent but faster.
-        banned: ids of tokens that are never generated.
-        forced: id of the last token of a text of maximum length; None: any.
 
     Returns:
         A hypothesis for each source; its score is the sum of log-probabilities in nats.
     """
-    decoder = _Decoder(model, source, 1, cached=cached, banned=banned)
-    device, ends = source.token_ids.device, _ids(end)
+    decoder = _Decoder(model, source, 1, cached=cached)
+    device = source.token_ids.device
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive), 1), start, device=device)
     totals = torch.zeros(len(alive), device=device)
     hypotheses: dict[int, Hypothesis] = {}
     while alive:
-        scores = decoder.log_probs(tokens)  # (B, V)
-        _force(scores, forced, [tokens.shape[1] >= longest[number] for number in alive])
-        best, chosen = scores.max(-1)
+        best, chosen = decoder.log_probs(tokens).max(-1)
         totals = totals + best
         tokens = torch.cat((tokens, chosen[:, None]), 1)
         length = tokens.shape[1] - 1
         unfinished = []
         for row, (number, last) in enumerate(zip(alive, chosen.tolist(), strict=True)):
-            if last in ends or length >= longest[number]:
-                ids = tokens[row, 1:].tolist()
-                ids, reached = (ids[:-1], last) if last in ends else (ids, None)
-                hypotheses[number] = Hypothesis(tuple(ids), float(totals[row]), reached)
+            if last == end or length >= longest[number]:
+                ids = tokens[row, 1 : -1 if last == end else None].tolist()
+                hypotheses[number] = Hypothesis(tuple(ids), float(totals[row]), last == end)
             else:
                 unfinished.append(row)
         if len(unfinished) < len(alive) and unfinished:
@@ -154,15 +134,11 @@ def beam_search(
     source: Batch,
     *,
     start: int,
-    end: int | Sequence[int],
+    end: int,
     longest: Sequence[int],
     beams: int = 4,
     length_penalty: float = 0.6,
-    by_length: bool = False,
-    early: bool | str = False,
     cached: bool = True,
-    banned: Sequence[int] = (),
-    forced: int | None = None,
 ) -> list[Hypothesis]:
     """Decode by beam search.
 
@@ -170,25 +146,19 @@ def beam_search(
     ``longest`` tokens.
 
     Args:
-        source, end, longest, cached, banned, forced: see ``greedy``.
+        source, start, end, longest, cached: see ``greedy``.
         beams: number of beams.
         length_penalty: a finished text of n tokens (including the end token) is ranked by its
             log-probability divided by ((5 + n) / 6) ** length_penalty.
-        by_length: as in Transformers: divide by n ** length_penalty instead, count a text of
-            maximum length as finished without an end token, and stop when no candidate of the
-            current length would be better.
-        early: whether a source is finished as soon as ``beams`` candidates are; "never": with
-            ``by_length``, only when no longer candidate would be better.
 
     Returns:
         The best hypothesis for each source.
 
     Source: Wu et al. 2016, section 7.
     """
-    decoder = _Decoder(model, source, beams, cached=cached, banned=banned)
-    device, ends = source.token_ids.device, _ids(end)
-    options = by_length, early
-    candidates = [_Candidates(beams, length_penalty, ends, most, *options) for most in longest]
+    decoder = _Decoder(model, source, beams, cached=cached)
+    device = source.token_ids.device
+    candidates = [_Candidates(beams, length_penalty, end, most) for most in longest]
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive) * beams, 1), start, device=device)
     # All beams are equal at first, so only the first one counts.
@@ -196,10 +166,9 @@ def beam_search(
     totals[:, 0] = 0
     while alive:
         scores = decoder.log_probs(tokens).unflatten(0, (-1, beams))  # (B, beams, V)
-        _force(scores, forced, [tokens.shape[1] >= longest[number] for number in alive])
         scores = (totals[..., None] + scores).flatten(1)
         # All but ``beams`` of them may be end tokens.
-        best, at = scores.topk(min((1 + len(ends)) * beams, scores.shape[1]), -1)
+        best, at = scores.topk(min(2 * beams, scores.shape[1]), -1)
         words = scores.shape[1] // beams
         parents, chosen = at // words, at % words
         unfinished, order, ids, kept = [], [], [], []
@@ -224,36 +193,15 @@ def beam_search(
     return [each.best() for each in candidates]
 
 
-def _ids(end: int | Sequence[int]) -> frozenset[int]:
-    return frozenset([end] if isinstance(end, int) else end)
-
-
-def _force(scores: Tensor, forced: int | None, full: Sequence[bool]) -> None:
-    """Make a token certain in the rows of ``scores`` (B, ..., V) whose next token is the last."""
-    if forced is not None and any(full):
-        rows = torch.tensor(full, device=scores.device)
-        scores[rows] = float("-inf")
-        scores[rows, ..., forced] = 0.0
-
-
 class _Candidates:
     """The finished candidates of one source."""
 
-    def __init__(
-        self,
-        beams: int,
-        penalty: float,
-        ends: frozenset[int],
-        longest: int,
-        by_length: bool,
-        early: bool | str,
-    ) -> None:
-        self.beams, self.penalty, self.ends, self.longest = beams, penalty, ends, longest
-        self.by_length, self.early = by_length, early
+    def __init__(self, beams: int, penalty: float, end: int, longest: int) -> None:
+        self.beams, self.penalty, self.end, self.longest = beams, penalty, end, longest
         self.finished: list[Hypothesis] = []
 
     def ranked(self, total: float, length: int) -> float:
-        return total / (length if self.by_length else (5 + length) / 6) ** self.penalty
+        return total / ((5 + length) / 6) ** self.penalty
 
     def take(
         self, totals: Sequence[float], parents: Sequence[int], news: Sequence[int], rows: Tensor
@@ -262,28 +210,26 @@ class _Candidates:
         length = rows.shape[1]  # counts the start token instead of the new token
         full, live = length >= self.longest, []
         for place, (total, parent, new) in enumerate(zip(totals, parents, news, strict=True)):
-            if new in self.ends:
+            if new == self.end:
                 if place < self.beams:  # only candidates among the best beams count
-                    self.finish(rows[parent, 1:].tolist(), total, length, new)
-            elif len(live) < self.beams and not (full and self.by_length and place >= self.beams):
+                    self.finish(rows[parent, 1:].tolist(), total, length, ended=True)
+            elif len(live) < self.beams:
                 live.append((total, parent, new))
         if full:
             for total, parent, new in live:
-                self.finish([*rows[parent, 1:].tolist(), new], total, length, None)
+                self.finish([*rows[parent, 1:].tolist(), new], total, length, ended=False)
             return []
         if len(self.finished) >= self.beams:
             # Log-probabilities only decrease, and the penalty is smallest at the maximum length.
-            current = self.penalty <= 0 or (self.by_length and self.early != "never")
-            least = length if current else self.longest
-            best_possible = self.ranked(live[0][0], least)
+            best_possible = self.ranked(live[0][0], length if self.penalty <= 0 else self.longest)
             worst = sorted(each.score for each in self.finished)[-self.beams]
-            if self.early is True or best_possible <= worst:
+            if best_possible <= worst:
                 return []
         return live
 
-    def finish(self, ids: list[int], total: float, length: int, end: int | None) -> None:
-        self.finished.append(Hypothesis(tuple(ids), self.ranked(total, length), end))
+    def finish(self, ids: list[int], total: float, length: int, *, ended: bool) -> None:
+        self.finished.append(Hypothesis(tuple(ids), self.ranked(total, length), ended))
 
     def best(self) -> Hypothesis:
-        ended = [each for each in self.finished if each.ended or self.by_length]
+        ended = [each for each in self.finished if each.ended]
         return max(ended or self.finished, key=lambda each: each.score)

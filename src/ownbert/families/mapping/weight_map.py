@@ -7,7 +7,7 @@ name without ``.weight`` or ``.bias`` stands for both.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -317,8 +317,7 @@ class WeightMap:
         """Convert OwnBERT's tensors to those of a checkpoint.
 
         Tensors of heads that are not in ``kinds``, and those without a rule, keep their names after
-        the prefix ``OWN_TENSOR``, unless they are in a module that a script has put in place of one
-        with a rule.
+        the prefix ``OWN_TENSOR``.
 
         Args:
             bare: whether to omit the prefix of the base model.
@@ -338,30 +337,8 @@ class WeightMap:
                 theirs[rule.theirs] = rule.make(config)
         if bare:
             theirs = {name.removeprefix(self.prefix): tensor for name, tensor in theirs.items()}
-        inside = self.names_inside(left, config, heads)
-        theirs |= {inside.get(name, OWN_TENSOR + name): tensor for name, tensor in left.items()}
+        theirs |= {OWN_TENSOR + name: tensor for name, tensor in left.items()}
         return {name: tensor.contiguous() for name, tensor in theirs.items()}
-
-    def names_inside(
-        self, ours: Iterable[str], config: EncoderConfig, kinds: Collection[str]
-    ) -> dict[str, str]:
-        """The checkpoint's names of modules and tensors inside modules with a rule for a weight.
-
-        ``classifier.0.weight`` for a ``classifier`` that has been replaced by several layers. Names
-        elsewhere are left out.
-        """
-        single = (r for r in written_out(self.rules, config) if isinstance(r, Rename | Reshape))
-        of = {r.ours: r.theirs for r in single if head_of(r) in (None, *kinds)}
-        end = ".weight"
-        modules = {a.removesuffix(end): b.removesuffix(end) for a, b in of.items() if end in a}
-        found = {}
-        for name in ours:
-            place = name
-            while place and place not in modules:
-                place = place.rpartition(".")[0]
-            if place and name not in of:
-                found[name] = modules[place] + name.removeprefix(place)
-        return found
 
     def their_name(self, ours: str, config: EncoderConfig) -> str:
         """The name in the checkpoint of OwnBERT's tensor ``ours``, for messages."""
@@ -369,17 +346,6 @@ class WeightMap:
             if isinstance(rule, Renamed) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
-
-    def our_names(
-        self, theirs: Collection[str], config: EncoderConfig, kinds: Collection[str]
-    ) -> set[str]:
-        """OwnBERT's names of tensors of a checkpoint, in a model with heads of these kinds."""
-        names = {name.removeprefix(OWN_TENSOR) for name in theirs if name.startswith(OWN_TENSOR)}
-        for rule in written_out(self.rules, config):
-            named = isinstance(rule, Renamed)
-            if named and head_of(rule) in (None, *kinds) and {*their_names(rule)} & {*theirs}:
-                names.add(rule.ours)
-        return names
 
     def their_shape(self, ours: str, tensor: "Tensor", config: EncoderConfig) -> tuple[int, ...]:
         """The shape in the checkpoint of OwnBERT's tensor ``ours``, for messages."""
