@@ -139,8 +139,36 @@ def test_changes_of_the_config(folder: Path):
         assert ownbert.load(folder / "again").labels == labels
         assert loaded(kind, folder / "again", num_labels=len(labels)).labels == labels
     assert ownbert.load(folder, heads=["classification"], labels=["x", "y"]).labels == ("x", "y")
+    with pytest.raises(InputError, match=r"classifier.bias has shape \(2,\), expected \(3,\)"):
+        kind.from_pretrained(folder / "again", num_labels=3)
+    with pytest.warns(UserWarning, match="classifier.bias, classifier.weight are not in it"):
+        other = kind.from_pretrained(folder / "again", num_labels=3, ignore_mismatched_sizes=True)
+    assert len(other.labels) == 3
     model = ownbert.BertForMaskedLM.from_pretrained(folder, torch_dtype="bfloat16")
     assert model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([0.5], "regression"),
+        ([1], "single_label_classification"),
+        ([[1.0, 0.0]], "multi_label_classification"),
+    ],
+)
+def test_the_kind_of_labels_is_saved(tmp_path: Path, labels: list[Any], problem: str):
+    kind = ownbert.BertForSequenceClassification
+    model = kind(config("BertModel", num_labels=1 if problem == "regression" else 2)).eval()
+    loss, found = model(IDS, labels=torch.tensor(labels)).loss, model.padded_call.config
+    assert found.problem_type == problem
+    model.save_pretrained(tmp_path)
+    again = ownbert.load(tmp_path)
+    assert again.padded_call.config.problem_type == problem
+    assert_close(again(IDS, labels=torch.tensor(labels)).loss, loss)
+    kind(found).save_pretrained(tmp_path)
+    fresh = kind(config("BertModel"))
+    fresh.save_pretrained(tmp_path)
+    assert ownbert.load(tmp_path).padded_call.config.problem_type is None
 
 
 def test_copies_and_pickles(folder: Path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import new_class
 from typing import Any
 
 import pytest
@@ -120,6 +121,7 @@ def other_config() -> Any:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda b: new_class("Mine", (ownbert.BertModel,)), "is no class to derive from: derive"),
         (lambda b: b(IDS, input_ids=IDS), "BertModel: input_ids is given twice"),
         (lambda b: b(*[None] * 20), "BertModel has 13 arguments, not 20"),
         (lambda b: ownbert.BertConfig(id2label=["a", "b"]), "must name the labels"),
@@ -182,3 +184,5 @@ def test_folders(bert: Any, tmp_path: Path):
 def test_names_that_other_models_have(bert: Any, name: str, instead: str):
     with pytest.raises(AttributeError, match=instead):
         getattr(bert, name)
+    with pytest.raises(AttributeError, match=r"no 'num_labels': use model.labels"):
+        _ = bert.config.num_labels

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
 from ownbert.checks import (
@@ -207,6 +207,12 @@ class EncoderConfig:
     drop_everywhere: bool = False
     disentangled: Disentangled | None = None
     image: Image | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            labels = ": use model.labels" if name in ("id2label", "label2id", "num_labels") else ""
+            raise AttributeError(f"the structure of a model has no {name!r}{labels}")
 
     def __post_init__(self) -> None:
         if self.image is None:

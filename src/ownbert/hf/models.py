@@ -100,7 +100,8 @@ class ModelName:
 
         Args:
             folder: the folder, or the name of a model on the hub.
-            changes: keys of the config with other values (``num_labels=3``), ``dtype``, and
+            changes: keys of the config with other values (``num_labels=3``), ``dtype``,
+                ``ignore_mismatched_sizes`` (all heads are newly initialised), and
                 ``subfolder``, ``revision``, ``cache_dir``, ``local_files_only``, ``token`` and
                 ``force_download``, which find the folder.
 
@@ -109,12 +110,13 @@ class ModelName:
                 is not supported.
         """
         dtypes = {changes.pop(name, None) for name in ("dtype", "torch_dtype")}
+        anew = self.spec.kinds if changes.pop("ignore_mismatched_sizes", False) else ()
         path, values = _read(self.family, self.architecture, folder, changes)
         described = describe(path, values=values, any_architecture=True)
-        same = described.architecture == self.architecture
+        same = described.architecture == self.architecture and not anew
         heads = None if same else self.family.specs(self.architecture, values)
         pooler = None if same or self.spec.kinds else self.spec.pooler
-        model, report = load_with_report(described, heads=heads, pooler=pooler)
+        model, report = load_with_report(described, heads=heads, pooler=pooler, anew=anew)
         if report.new:
             warnings.warn(
                 f"{self.architecture} from {path}: {', '.join(report.new)} are not in it, and are "
@@ -124,6 +126,12 @@ class ModelName:
         for dtype in dtypes - {None, "auto"}:
             model.to(parse_dtype(dtype))
         return self._callable(model, values)
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise InputError(
+            f"{self!r} is no class to derive from: derive from the class of Transformers and use "
+            "ownbert.speed_up(model), or put the model into a torch.nn.Module"
+        )
 
     def _values(self, config: Any) -> dict[str, Any]:
         if isinstance(config, EncoderConfig):

@@ -146,6 +146,8 @@ class PaddedCall:
         """Write the folder of a model, with the values of its config.json that are not its own."""
         values = {**vars(self.config), "dtype": str(model.dtype).removeprefix("torch.")}
         values.pop("torch_dtype", None)
+        if "classification" in self.kinds:  # which may have been set by the labels of a call
+            values["problem_type"] = self.config.problem_type
         checkpoint.save(
             model, folder, tokenizer=tokenizer, architecture=self.architecture, values=values
         )
