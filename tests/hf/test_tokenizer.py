@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -422,6 +423,18 @@ def test_a_real_model_folder():
 # Encodings.
 
 
+def test_threads_do_not_share_options(bert: Any):
+    texts = ["the lazy dog jumps over the fox"] * 20
+    limits = list(range(3, 9)) * 20
+
+    def lengths(limit: int) -> set[int]:
+        found = bert(texts, truncation=True, max_length=limit)
+        return {len(row) for row in found.input_ids}
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(lengths, limits)) == [{limit} for limit in limits]
+
+
 def test_the_encoding_is_a_mapping(bert: Any):
     found = bert(["the dog", "the lazy fox jumps"], padding=True, return_tensors="pt")
     assert list(found) == list(dict(**found)) == ["input_ids", "token_type_ids", "attention_mask"]
@@ -469,11 +482,13 @@ def test_padding_as_a_collate_function(bert: Any):
         (lambda t: t("a", padding_side="up"), "padding_side 'up' is not known; use one of"),
         (lambda t: t("a", max_length=-1), "max_length is -1; it must be a whole number"),
         (lambda t: t("a", max_length=2.5, truncation=True), "max_length is 2.5"),
+        (lambda t: t("a", padding="max_length", max_length=10**12), "from 0 to 1,048,576"),
         (lambda t: t("a b", max_length=4, stride=9, truncation=True), "stride"),
         (lambda t: t(["a", "a b"], return_tensors="pt"), "input_ids has rows of different lengths"),
         (lambda t: t("a", return_tensors="tf"), "return_tensors is 'tf'"),
         (lambda t: t(["a", "\ud800"]), "half of a surrogate pair"),
         (lambda t: t.add_tokens("\ud800"), "half of a surrogate pair"),
+        (lambda t: t.tokenize(["a", "b"]), "tokenize needs one text"),
         (lambda t: t.decode([-5]), "decode needs one list of ids"),
         (lambda t: t.decode([[1]]), "decode needs one list of ids"),
         (lambda t: t.pad([{"ids": [1]}]), "pad needs the input_ids"),

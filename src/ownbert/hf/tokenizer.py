@@ -8,14 +8,16 @@ of the fast tokenizers of Transformers 4.57.6. The folders also load in Transfor
 import dataclasses
 import logging
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ownbert.checks import known, maybe
+from ownbert.checks import known, maybe, whole
 from ownbert.exceptions import InputError
 from ownbert.hf.batch_encoding import BatchEncoding, as_lists, as_tensors
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
+from ownbert.limits import LENGTH
 from ownbert.text.bert_rules import wordpiece_backend
 from ownbert.text.folder.tokenizer_config import CONFIG_KEYS
 from ownbert.text.folder.tokenizer_folder import (
@@ -30,7 +32,6 @@ from ownbert.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
-    from tokenizers import AddedToken
 
 log = logging.getLogger("ownbert.tokenizer")
 
@@ -99,6 +100,8 @@ class CallOptions:
                 f"the tokenizer has no argument {', '.join(unknown)}; it has {', '.join(names)}; "
                 f"for others use {AUTO_TOKENIZER}"
             )
+        if (options.get("max_length") or 0) == NO_LIMIT:  # max_length=tokenizer.model_max_length
+            options = {**options, "max_length": None}
         self = cls(**options)
         padding = _strategy("padding", self.padding, PADDINGS)
         truncation, limit = self.truncation, self.max_length
@@ -116,10 +119,7 @@ class CallOptions:
     def __post_init__(self) -> None:
         maybe(known(*SIDES))("padding_side", self.padding_side)
         for name in ("max_length", "stride", "pad_to_multiple_of"):
-            value = getattr(self, name)
-            integer = hasattr(value, "__index__") and not isinstance(value, bool)
-            if value is not None and (not integer or value < 0):
-                raise InputError(f"{name} is {value!r}; it must be a whole number, at least 0")
+            maybe(whole(0, LENGTH))(name, getattr(self, name))
 
     def returns(self, column: str, names: Sequence[str]) -> bool:
         """Whether to return ``column``; by default if it is in ``names``, the model's inputs."""
@@ -187,6 +187,7 @@ class PreTrainedTokenizer:
         inputs = CLASSES[stated][1] if stated in CLASSES else WITH_TYPES
         self.model_input_names = list(config.get("model_input_names") or inputs)
         self._pad_type = 3 if core.style.cls_last else 0  # that of XLNet
+        self._lock = threading.Lock()  # the library sets truncation and padding for all threads
         # A copy of RoBERTa's rules for words, created when first needed.
         self._for_words: tokenizers.Tokenizer | None = None
 
@@ -275,12 +276,12 @@ class PreTrainedTokenizer:
         # Rules with never_split run Python code, which cannot be pickled.
         core = self.core
         parts = (core.backend, core.max_length, core.special, core.config)
-        return {**self.__dict__, "core": parts, "_for_words": None}
+        return {**self.__dict__, "core": parts, "_for_words": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         backend, limit, special, config = state["core"]
         core = Tokenizer(backend, max_length=limit, special=special, config=config)
-        self.__dict__ |= {**state, "core": core}
+        self.__dict__ |= {**state, "core": core, "_lock": threading.Lock()}
 
     def __len__(self) -> int:
         return len(self.core)
@@ -321,14 +322,14 @@ class PreTrainedTokenizer:
         """Special tokens by attribute name."""
         return {n: self.core.special[n] for n in SPECIAL_NAMES if n in self.core.special}
 
-    def add_tokens(
-        self,
-        new_tokens: "str | AddedToken | Sequence[str | AddedToken]",
-        special_tokens: bool = False,
-    ) -> int:
+    def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         """Add tokens that are never split; return how many were not added tokens before.
 
         The word embeddings of a model need ``len(tokenizer)`` rows afterwards.
+
+        Args:
+            new_tokens: a token or a list of tokens, texts or ``tokenizers.AddedToken``.
+            special_tokens: whether they are special tokens.
         """
         tokens: Any = new_tokens if isinstance(new_tokens, list | tuple) else [new_tokens]
         for token in tokens:
@@ -357,7 +358,7 @@ class PreTrainedTokenizer:
         """The token of an id, or of each of several; None for an unknown id."""
         ids = as_lists(ids)
         if isinstance(ids, int):
-            return self.core.backend.id_to_token(ids) if ids >= 0 else None
+            return self.core.backend.id_to_token(ids) if 0 <= ids < len(self) else None
         skip = set(self.all_special_ids) if skip_special_tokens else ()
         return [self.convert_ids_to_tokens(int(index)) for index in ids if int(index) not in skip]
 
@@ -390,7 +391,9 @@ class PreTrainedTokenizer:
         batch = _batch_of(text, text_pair, words=resolved.is_split_into_words)
         single = batch is None
         texts = [(text, text_pair) if text_pair else text] if batch is None else batch
-        columns, rows = self._columns(self._encodings(texts, resolved), resolved)
+        with self._lock:
+            encodings = self._encodings(texts, resolved)
+        columns, rows = self._columns(encodings, resolved)
         if resolved.return_tensors is not None:
             columns = as_tensors(columns, resolved.return_tensors)
         elif single and not resolved.return_overflowing_tokens:
@@ -403,6 +406,8 @@ class PreTrainedTokenizer:
 
     def tokenize(self, text: str, pair: str | None = None, **options: Any) -> list[str]:
         """The tokens of a text, by default without special tokens."""
+        if not isinstance(text, str):
+            raise InputError("tokenize needs one text")
         return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
 
     def _encodings(self, texts: list[Any], options: CallOptions) -> "list[tokenizers.Encoding]":
