@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ownbert.finetuning.finetune import finetune as finetune
     from ownbert.fitting.fit import fit as fit
     from ownbert.fitting.network_probe import probe as probe
-    from ownbert.hf.loading import load as load
-    from ownbert.hf.loading import save as save
+    from ownbert.hf.models import load as load
+    from ownbert.hf.models import save as save
     from ownbert.inference.embedding.embedder import Embedder as Embedder
     from ownbert.inference.embedding.vector_files import embed as embed
     from ownbert.inference.fill_mask import fill as fill
@@ -103,7 +103,7 @@ _MODULES = {
     "finetune": "finetuning.finetune",
     "fit": "fitting.fit",
     "learn_vocabulary": "corpus.learn_vocabulary",
-    "load": "hf.loading",
+    "load": "hf.models",
     "load_tokenizer": "checkpoint",
     "merge": "inference.output.merge",
     "predict": "inference.predict",
@@ -112,7 +112,7 @@ _MODULES = {
     "probe": "fitting.network_probe",
     "push": "exporting.push",
     "quantize": "exporting.quantize",
-    "save": "hf.loading",
+    "save": "hf.models",
     "Scorer": "inference.scoring.score",
     "score": "inference.scoring.score",
     "speed_up": "acceleration.speed_up",

@@ -1,7 +1,7 @@
 """Model folders, and models of the Hugging Face Hub referred to like folders.
 
-Models are downloaded only for names of the form ``hf:org/name``. The classes of ``ownbert.hf``
-accept bare names as well, like those of Transformers, but never one that looks like a path.
+Models are downloaded only for names of the form ``hf:org/name``. ``from_pretrained``
+accepts bare names as well, like that of Transformers, but never one that looks like a path.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""``from_pretrained`` opens each file of a folder once, and checks few structures."""
+"""``load`` and ``from_pretrained`` open each file of a folder once."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 import ownbert
 import ownbert.hf as hf
-from ownbert.config.encoder import EncoderConfig
 from support.opened_files import opened
 from support.tiny import made
 
@@ -23,16 +22,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
-def test_models(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    counts = opened(lambda: getattr(hf, name).from_pretrained(folder), monkeypatch)
-    assert counts["config.json"] == 1
-
-
-def test_load(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    assert opened(lambda: ownbert.load(folder), monkeypatch)["config.json"] == 1
-
-
 def test_an_index_of_weights(folder: Path, monkeypatch: pytest.MonkeyPatch):
     weights, part = folder / "model.safetensors", folder / "model-00001-of-00001.safetensors"
     names = dict.fromkeys(load_file(weights), part.name)
@@ -40,19 +29,6 @@ def test_an_index_of_weights(folder: Path, monkeypatch: pytest.MonkeyPatch):
     weights.rename(part)
     counts = opened(lambda: ownbert.load(folder), monkeypatch)
     assert counts["model.safetensors.index.json"] == 1
-
-
-@pytest.mark.parametrize(("changes", "count"), [({}, 1), ({"hidden_dropout_prob": 0.3}, 1)])
-def test_structures(
-    changes: dict[str, float], count: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Those of the folder's config, with changes."""
-    made, check = [], EncoderConfig.__post_init__
-    monkeypatch.setattr(
-        EncoderConfig, "__post_init__", lambda self: (made.append(self), check(self))
-    )
-    hf.BertModel.from_pretrained(folder, **changes)
-    assert len(made) == count
 
 
 @pytest.mark.parametrize("named", [True, False])

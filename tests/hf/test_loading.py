@@ -3,6 +3,7 @@ draw what it lacks, and nothing else."""
 
 import copy
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,26 +19,8 @@ from ownbert.families import FAMILIES
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import truncated_normal_
 from support.floats import assert_close
+from support.padded_models import sizes
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 30,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 12,
-    "max_position_embeddings": 16,
-}
-FURTHER: dict[str, dict[str, Any]] = {
-    "deberta-v2": {
-        "relative_attention": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "conv_kernel_size": 3,
-    },
-    "ernie": {"use_task_id": True},
-    "mobilebert": {"intra_bottleneck_size": 4, "embedding_size": 4},
-    "modernbert": {"pad_token_id": 0},
-    "xlnet": {"max_position_embeddings": ...},
-}
 ARCHITECTURES = [(f.model_type, name) for f in FAMILIES.values() for name in f.architectures]
 IDS = torch.tensor([[5, 9, 7]])
 
@@ -51,12 +34,10 @@ def undefined() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def config(architecture: str, model_type: str = "bert", **changes: Any) -> Any:
-    given = {**SIZES, **FURTHER.get(model_type, {}), **changes}
-    name = getattr(ownbert, architecture).family.architectures
-    start = next(iter(name)).removesuffix("Model").removesuffix("Encoder")
-    kind = getattr(ownbert, f"{start}Config")
-    return kind(**{name: value for name, value in given.items() if value is not ...})
+def config(model_type: str = "bert", **changes: Any) -> Any:
+    start = next(iter(FAMILIES[model_type].architectures))
+    kind = getattr(ownbert, re.sub("(Encoder)?Model$", "Config", start))
+    return kind(**sizes(model_type), **changes)
 
 
 def loaded(kind: Any, folder: Path, **options: Any) -> Model:
@@ -67,7 +48,7 @@ def loaded(kind: Any, folder: Path, **options: Any) -> Model:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = ownbert.BertForMaskedLM(config("BertForMaskedLM", output_attentions=True))
+    made = ownbert.BertForMaskedLM(config(output_attentions=True))
     made.save_pretrained(tmp_path)
     return tmp_path
 
@@ -77,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_architecture_from_its_base(tmp_path: Path, model_type: str, architecture: str):
     kind = getattr(ownbert, architecture)
     base = getattr(ownbert, next(iter(kind.family.architectures)))
-    encoder = base(config(architecture, model_type))
+    encoder = base(config(model_type))
     encoder.save_pretrained(tmp_path)
     model = loaded(kind, tmp_path, **({"is_decoder": True} if kind.spec.decoder else {}))
     own = dict(model.named_parameters())
@@ -158,7 +139,7 @@ def test_changes_of_the_config(folder: Path):
 )
 def test_the_kind_of_labels_is_saved(tmp_path: Path, labels: list[Any], problem: str):
     kind = ownbert.BertForSequenceClassification
-    model = kind(config("BertModel", num_labels=1 if problem == "regression" else 2)).eval()
+    model = kind(config(num_labels=1 if problem == "regression" else 2)).eval()
     loss, found = model(IDS, labels=torch.tensor(labels)).loss, model.padded_call.config
     assert found.problem_type == problem
     model.save_pretrained(tmp_path)
@@ -166,7 +147,7 @@ def test_the_kind_of_labels_is_saved(tmp_path: Path, labels: list[Any], problem:
     assert again.padded_call.config.problem_type == problem
     assert_close(again(IDS, labels=torch.tensor(labels)).loss, loss)
     kind(found).save_pretrained(tmp_path)
-    fresh = kind(config("BertModel"))
+    fresh = kind(config())
     fresh.save_pretrained(tmp_path)
     assert ownbert.load(tmp_path).padded_call.config.problem_type is None
 

@@ -111,7 +111,7 @@ def gradients(theirs: Any, ours: Any) -> tuple[dict[str, torch.Tensor], dict[str
     full = {family.weight_map.full_name(name): gradient for name, gradient in expected.items()}
     found = {n: p.grad for n, p in ours.named_parameters() if p.grad is not None}
     mapped, _ = family.weight_map.to_ours(full, ours.config, tuple(ours.specs), other_heads=True)
-    return {n: t for n, t in mapped.items() if n in found}, found
+    return mapped, found
 
 
 def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:

@@ -1,8 +1,9 @@
-"""Models and configs by the names of Transformers: ``BertForMaskedLM``, ``BertConfig``, ..."""
+"""``load`` and ``save``, and models and configs by the names of Transformers: ``BertForMaskedLM``,
+``BertConfig``, ..."""
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,17 +11,23 @@ from typing import Any
 
 import torch
 
-from ownbert.checkpoint.description import CONFIG, describe
+from ownbert.checkpoint.description import CONFIG, architecture_of, describe
 from ownbert.checkpoint.model_files import read_config
+from ownbert.checkpoint.saved_model import load as load_packed
 from ownbert.checkpoint.saved_model import load_with_report
+from ownbert.checkpoint.saved_model import save as save_packed
+from ownbert.checkpoint.transformer_folder import kind_of, load_translation, save_translation
 from ownbert.config.encoder import EncoderConfig
+from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import all_families
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
 from ownbert.hf.forward_pass.call import Config, PaddedCall
-from ownbert.hub import HUB_OPTIONS, pretrained_folder
+from ownbert.hf.tokenizer import PreTrainedTokenizer
+from ownbert.hub import HUB_OPTIONS, model_folder, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
 
 _LABELS = ("num_labels", "id2label", "label2id")
 
@@ -154,6 +161,75 @@ class ModelName:
 
     def __repr__(self) -> str:
         return f"ownbert.{self.architecture}"
+
+
+@in_float32
+def load(
+    folder: str | Path,
+    *,
+    heads: Sequence[str | HeadSpec] | None = None,
+    pooler: bool | None = None,
+    labels: Sequence[str] = (),
+    dropout: float | None = None,
+) -> Model:
+    """Load the model of a folder, in evaluation mode.
+
+    It is called with ``input_ids``, ``attention_mask`` etc. (``pixel_values`` for images), as the
+    class of Transformers that its config.json names, or with a packed ``Batch``. A model with an
+    encoder and a decoder (Marian, T5) is called with a ``Batch`` only.
+
+    Args:
+        folder: a model folder in Hugging Face's format.
+        heads: heads instead of the folder's; missing ones are newly initialised.
+        pooler: whether there is a pooler; by default as in the folder.
+        labels: names of the classes, instead of the folder's.
+        dropout: dropout rate of all layers, instead of the folder's.
+
+    Raises:
+        InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
+            the config has an unsupported value.
+    """
+    folder = model_folder(folder)
+    values = dict(read_config(folder / CONFIG))
+    kind = kind_of(values)
+    if kind is not None:
+        if heads is not None or pooler is not None or labels or dropout is not None:
+            raise InputError(
+                f"{folder} contains an encoder-decoder model, which has no other heads"
+            )
+        (name, *_) = values.get("architectures") or [kind.generating]
+        if name in kind.answering:
+            return load_packed(describe(folder, values=values, with_decoder=True))
+        return load_translation(folder)[0]
+    description = describe(folder, values=values)
+    model = load_packed(description, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
+    architecture = description.architecture if heads is None else architecture_of(model)
+    if model.labels:
+        values["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
+        if labels:
+            values["label2id"] = {label: i for i, label in enumerate(labels)}
+    model.padded_call = PaddedCall(architecture, Config(description.family.model_type, values))
+    return model
+
+
+def save(
+    model: Model, folder: str | Path, *, tokenizer: Tokenizer | PreTrainedTokenizer | None = None
+) -> None:
+    """Write a folder that Transformers can load.
+
+    Args:
+        model: a model.
+        folder: folder to write, created if necessary; files of the same names are replaced.
+        tokenizer: tokenizer to save with the model, if any.
+    """
+    if isinstance(tokenizer, PreTrainedTokenizer):
+        tokenizer = tokenizer.current()
+    if model.decoder is not None:
+        save_translation(model, folder, tokenizer=tokenizer)
+    elif model.padded_call is None:
+        save_packed(model, folder, tokenizer=tokenizer)
+    else:
+        model.padded_call.save(model, folder, tokenizer)
 
 
 def named(name: str) -> ModelName | ConfigName | None:

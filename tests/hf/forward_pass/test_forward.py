@@ -10,17 +10,10 @@ if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
 from ownbert.exceptions import InputError  # noqa: E402
-from ownbert.nn.model import Model  # noqa: E402
 from support.padded_models import close, padded, pair  # noqa: E402
 
 KINDS = ["absolute", "relative_key", "relative_key_query"]
 HOLES = torch.tensor([[1, 0, 1, 1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 0, 1, 1, 1, 1], [1] * 9])
-
-
-def words(model: Any) -> Any:
-    """The word embeddings."""
-    mine = isinstance(model, Model)
-    return model.encoder.embeddings.word if mine else model.get_input_embeddings()
 
 
 def both(theirs: Any, ours: Any, **given: Any) -> tuple[Any, Any]:
@@ -81,23 +74,6 @@ def test_embeddings_in_the_place_of_ids(architecture: str):
     ]:
         with pytest.raises(InputError, match=message):
             ours(**wrong)
-
-
-@pytest.mark.parametrize("architecture", ["BertModel", "RobertaModel", "MobileBertModel"])
-def test_hooks_on_word_embeddings_see_padded_texts(architecture: str):
-    theirs, ours = pair(architecture)
-    given = padded(ours.model_type)
-    seen = []
-
-    def double(module, inputs, out):
-        seen.append((inputs[0].shape, out.shape))
-        return 2 * out
-
-    for model in (theirs, ours):
-        words(model).register_forward_hook(double)
-    expected, found = both(theirs, ours, **given)
-    close(found[0], expected[0], given["attention_mask"].bool())
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "RobertaModel", "AlbertModel"])

@@ -181,7 +181,6 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
             dense = dense or xlnet.needs_padding(model, given, memory)
             padded.cache = memory.cache
         packed = pack(padded, stack.config, dense=dense)
-        packed = packed.with_hooked(stack.embeddings.word, padded.input_ids)
     states = bool(call.option(given, "output_hidden_states"))
     kept = memory is not None and memory.returned
     if torch.is_grad_enabled() and (states or keep or not kinds):

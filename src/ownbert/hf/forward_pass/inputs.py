@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ownbert.batches.batch import Batch, from_padded, to_padded
 from ownbert.batches.layout import Layout, make_layout
@@ -199,19 +199,6 @@ class PackedInputs:
     size: tuple[int, int]
     source_index: Tensor | None = None
     source_length: int = 0
-
-    def with_hooked(self, words: nn.Module, ids: Tensor | None) -> "PackedInputs":
-        """These inputs, with the word embeddings of all positions if a hook expects them.
-
-        Args:
-            words: word table; its hooks get (B, S) and (B, S, E), as in Transformers.
-            ids: (B, S); None if the call gives embeddings.
-        """
-        hooks = (words._forward_hooks, words._forward_pre_hooks, words._backward_hooks)
-        if ids is None or not any((*hooks, words._backward_pre_hooks)):
-            return self
-        embeds = words(ids).flatten(0, 1)[self.index]  # (T, E)
-        return replace(self, batch=replace(self.batch, embeds=embeds))
 
     def padded(self, rows: Tensor) -> Tensor:
         """(T, ...) -> (B, S, ...)"""
