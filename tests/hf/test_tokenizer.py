@@ -181,21 +181,17 @@ def test_places(both: tuple[Any, Any], text: str, pair: str):
 
 
 @QUIET
-@given(rows=st.lists(st.lists(st.integers(5, 20), max_size=9), min_size=1, max_size=4), d=st.data())
-def test_padding_later(both: tuple[Any, Any], rows: list[list[int]], d: st.DataObject):
+@given(rows=st.lists(st.lists(st.integers(5, 20), max_size=9), min_size=1), options=call_options())
+def test_padding_later(both: tuple[Any, Any], rows: list[list[int]], options: dict):
     theirs, ours = both
-    options = {
-        "padding": d.draw(st.sampled_from([False, True, "max_length"])),
-        "max_length": d.draw(st.sampled_from([None, 4, 12])),
-        "pad_to_multiple_of": d.draw(st.sampled_from([None, 4])),
-        "padding_side": d.draw(st.sampled_from([None, "left"])),
-        "return_attention_mask": d.draw(st.sampled_from([None, True, False])),
-    }
+    names = ("padding", "max_length", "pad_to_multiple_of", "padding_side")
+    options = {name: options[name] for name in names}
     examples = [{"input_ids": row, "token_type_ids": [1] * len(row)} for row in rows]
-    expected = dict(theirs.pad(copy.deepcopy(examples), **options))
-    assert dict(ours.pad(examples, **options)) == expected
     columns = {name: [row[name] for row in examples] for name in examples[0]}
-    assert dict(ours.pad(columns, **options)) == expected
+    for masked in (None, True, False):
+        options["return_attention_mask"] = masked
+        expected = dict(theirs.pad(copy.deepcopy(examples), **options))
+        assert dict(ours.pad(examples, **options)) == dict(ours.pad(columns, **options)) == expected
 
 
 def test_attributes(both: tuple[Any, Any]):
@@ -272,9 +268,9 @@ def ids_of(tokenizer: Any) -> list[list[int]]:
     return [tokenizer(text, "the end")["input_ids"] for text in SNIPPETS]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", [*FOLDERS, "DistilBert", "Electra", "MobileBert"])
 def test_saved_for_transformers_and_for_us(name: str, folders: dict[str, Path], tmp_path: Path):
-    theirs, ours = pair_of(name, folders[name])
+    theirs, ours = pair_of(name, folders.get(name, folders["Bert"]))
     expected, parts = ids_of(theirs), [theirs.decode(row) for row in ids_of(theirs)]
     ours.save_pretrained(tmp_path / "ours")
     theirs.save_pretrained(tmp_path / "theirs")
@@ -336,19 +332,6 @@ def test_older_folders_of_slow_tokenizers(name: str, folders: dict[str, Path], t
             config = json.loads(path.read_text())
             del config["added_tokens_decoder"]
             path.write_text(json.dumps(config))
-
-
-@pytest.mark.parametrize("name", ["DistilBert", "Electra", "MobileBert"])
-def test_relatives_with_berts_files(name: str, folders: dict[str, Path], tmp_path: Path):
-    theirs, ours = pair_of(name, folders["Bert"])
-    assert dict(ours("the dog", "a fox")) == dict(theirs("the dog", "a fox"))
-    ours.save_pretrained(tmp_path)
-    back = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert type(back) is type(theirs)
-    assert dict(back("the dog", "a fox")) == dict(ours("the dog", "a fox"))
-    Tokenizer.load(tmp_path).save(tmp_path / "core")
-    back = hf.PreTrainedTokenizer.from_pretrained(tmp_path / "core")
-    assert dict(back("the dog", "a fox")) == dict(ours("the dog", "a fox"))
 
 
 def test_a_sentencepiece_model_of_type_bpe(tmp_path: Path):
@@ -470,11 +453,9 @@ def test_padding_as_a_collate_function(bert: Any):
     ("call", "message"),
     [
         (lambda t: t(3), "text must be a string"),
-        (lambda t: t([3]), "text must be a string"),
         (lambda t: t(["a", None]), "text must be a string"),
         (lambda t: t("a", 3), "text must be a string"),
         (lambda t: t(["a", "b"], "c"), "2 texts need the same number of second texts, not a str"),
-        (lambda t: t(["a", "b"], ["c"]), "2 texts need the same number of second texts, not 1"),
         (lambda t: t("a", text_target="b"), "no argument text_target; .* use transformers.AutoTok"),
         (lambda t: t("a", padding="long"), "padding is 'long'; True, False or one of longest"),
         (lambda t: t("a", padding="max_length"), "padding='max_length' needs max_length"),
@@ -492,7 +473,6 @@ def test_padding_as_a_collate_function(bert: Any):
         (lambda t: t.decode([-5]), "decode needs one list of ids"),
         (lambda t: t.decode([[1]]), "decode needs one list of ids"),
         (lambda t: t.pad([{"ids": [1]}]), "pad needs the input_ids"),
-        (lambda t: t.pad([]), "pad needs the input_ids"),
         (lambda t: t.pad({"input_ids": [[1]], "labels": [1, 2]}), "the same number of rows"),
         (lambda t: hf.BertTokenizer("vocab.txt"), r"with BertTokenizer\.from_pretrained\(path\)"),
         (lambda t: hf.BertTokenizer.from_pretrained("no/such/folder"), "no such folder"),
