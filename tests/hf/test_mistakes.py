@@ -152,7 +152,11 @@ def test_folders(bert: Any, tmp_path: Path):
             {"num_labels": 3, "id2label": {0: "a", 1: "b"}},
             "num_labels is 3, but id2label has 2 labels",
         ),
-        (ownbert.BertModel, {"load_in_8bit": True}, "has no argument 'load_in_8bit'; see speed_up"),
+        (
+            ownbert.BertModel,
+            {"load_in_8bit": True},
+            "from_pretrained has no argument 'load_in_8bit'",
+        ),
         (ownbert.BertModel, {"subfolder": 3}, "subfolder is 3; it must be the name of a folder"),
         (ownbert.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
         (ownbert.RobertaModel, {}, "contains a bert model; RobertaModel reads roberta"),

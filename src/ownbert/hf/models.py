@@ -5,7 +5,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import all_families
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
-from ownbert.hf.forward_pass.call import Config, PaddedCall
+from ownbert.hf.forward_pass.call import Config, PaddedCall, refuse
 from ownbert.hf.tokenizer import PreTrainedTokenizer
 from ownbert.hub import HUB_OPTIONS, model_folder, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
@@ -296,14 +295,6 @@ def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
     labels = {int(number): label for number, label in (values.get("id2label") or {}).items()}
     count = len(labels) or require_label_count(values.get("num_labels") or 2)
     return tuple(labels.get(number, f"LABEL_{number}") for number in range(count))
-
-
-def refuse(who: str, names: Any, known: Any) -> None:
-    """Raise ``InputError`` for unknown arguments, suggesting a similar name."""
-    for name in names:
-        close = get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else "see speed_up for models of Transformers"
-        raise InputError(f"{who} has no argument {name!r}; {hint}")
 
 
 def parse_dtype(value: Any) -> torch.dtype:

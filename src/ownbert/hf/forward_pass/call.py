@@ -4,7 +4,7 @@ out.
 B sequences, S longest sequence, C choices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -136,10 +136,7 @@ class PaddedCall:
             raise InputError(f"{self.architecture}: {name} is given twice")
         if len(args) > len(names):
             raise InputError(f"{self.architecture} has {len(names)} arguments, not {len(args)}")
-        for name in kwargs.keys() - _COMMON_ARGUMENTS - {*names}:
-            close = get_close_matches(name, names, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise InputError(f"{self.architecture} has no argument {name!r}{hint}")
+        refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - {*names}, names)
         return forward(self, model, {**by_position, **kwargs})
 
     def save(self, model: Model, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
@@ -156,6 +153,14 @@ class PaddedCall:
         """An option of a call; by default that of the config."""
         value = given.get(name)
         return getattr(self.config, name) if value is None else value
+
+
+def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise ``InputError`` for unknown arguments, suggesting a similar name."""
+    for name in names:
+        close = get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{who} has no argument {name!r}{hint}")
 
 
 def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
