@@ -189,6 +189,7 @@ def _brief(value: Any) -> str:
 
 
 @lru_cache
+@lru_cache
 def other_names(of: str) -> dict[str, str]:
     """What to use instead of names of other libraries, by a section of ``other_names.yaml``."""
     from importlib.resources import files

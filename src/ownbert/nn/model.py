@@ -275,7 +275,7 @@ class Model(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            instead = other_names("Model").get(name)
+            instead = None if name.startswith("_") else other_names("Model").get(name)
             if instead is None:
                 raise
             raise AttributeError(f"a model of OwnBERT has no {name!r}: {instead}") from None

@@ -126,28 +126,10 @@ def test_choices_with_masks_of_either_kind():
         assert_close(second.loss, first.loss)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "labels"),
-    [
-        (
-            "XLNetLMHeadModel",
-            {"labels": IDS[:, :2].contiguous(), "target_mapping": mapping([[1, 2]] * 3)},
-        ),
-        ("XLNetLMHeadModel", {"labels": IDS}),
-        ("XLNetForSequenceClassification", {"labels": torch.tensor([1, 0, 1])}),
-        ("XLNetForTokenClassification", {"labels": TYPES.clamp(max=1)}),
-        (
-            "XLNetForQuestionAnsweringSimple",
-            {"start_positions": torch.tensor([5, 6, 6]), "end_positions": torch.tensor([6, 7, 7])},
-        ),
-    ],
-)
-def test_losses_and_tuples(architecture: str, labels: dict[str, torch.Tensor]):
-    given = {"input_ids": IDS, **labels}
-    first, second = both(architecture, given)
+def test_the_loss_of_predicted_tokens():
+    labels = {"labels": IDS[:, :2].contiguous(), "target_mapping": mapping([[1, 2]] * 3)}
+    first, second = both("XLNetLMHeadModel", {"input_ids": IDS, **labels})
     assert_close(second.loss, first.loss)
-    first, second = both(architecture, {**given, "return_dict": False})
-    close(second, first)
 
 
 @pytest.mark.parametrize(
