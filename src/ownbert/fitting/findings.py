@@ -139,19 +139,28 @@ def make_report(
 def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
     """How labels are chosen: the probability from which a label is predicted, if it is not .5 or
     the largest."""
-    task = deciding(judged.task, fitted.decision)
+    task: Any = deciding(judged.task, fitted.decision)
+    given = judged.task.given_thresholds
     if isinstance(task, MultiLabelTask):
         values = np.atleast_1d(task.threshold)
-        shown = [f"{value:.3f}" for value in values]
-        if len(values) > 1:
-            shown = [f"{label} {value}" for label, value in zip(task.labels, shown, strict=True)]
-        more = ", ..." if len(shown) > _SHOWN else ""
-        return {"threshold": ", ".join(shown[:_SHOWN]) + more}
-    if task.name == "classify" and len(task.labels) == 2 and np.any(fitted.decision):
-        first, second = fitted.decision
-        least = 1 / (1 + np.exp(second - first))
-        return {"threshold": f"{task.labels[1]} {least:.3f}"}
-    return {}
+        if len(values) == 1:
+            return {"threshold": f"{values[0]:.3f}"}
+        found = dict(zip(task.labels, values, strict=True))
+    elif task.name == "classify" and len(task.labels) == 2 and np.any(fitted.decision):
+        label = next(iter(given), task.positive_label)
+        own = task.labels.index(label)
+        found = {label: 1 / (1 + np.exp(fitted.decision[own] - fitted.decision[1 - own]))}
+    else:
+        return {}
+    scores = {score.label: score for score in judged.metrics().labels}
+    shown = []
+    for label, value in [*found.items()][:_SHOWN]:
+        reached = ""
+        if label in given:
+            own = scores[label]
+            reached = f" (precision {own.precision:.3f}, recall {own.recall:.3f})"
+        shown.append(f"{label} {value:.3f}{reached}")
+    return {"threshold": ", ".join(shown) + (", ..." if len(found) > _SHOWN else "")}
 
 
 def _of_rows(compared: Comparison, judged: Judged) -> dict[str, Callable[[], Any]]:

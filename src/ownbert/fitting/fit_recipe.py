@@ -68,7 +68,8 @@ class FitRecipe(CheckedSettings):
         "threshold",
         help="Probability from which a label is predicted, of two labels or of several per row: "
         "yes=0.9; or chosen on the held-out rows: yes=precision:0.9, yes=recall:0.9, or "
-        "yes=cost:10 (a missed yes costs 10 false alarms).",
+        "yes=cost:10 (a missed yes costs 10 false alarms). Models are then compared by "
+        "average_precision.",
         shown="the best for the metric",
     )
     encoding: str | None = same_setting(FinetuneData, "encoding")

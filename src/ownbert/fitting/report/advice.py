@@ -250,6 +250,8 @@ def _few_rows(report: Report) -> list[Advice]:
 
 
 def _weak_classes(report: Report) -> list[Advice]:
+    if report.settings.get("threshold") is not None:  # chosen by the user, not for F1
+        return []
     counts = dict(zip(report.labels, report.train_counts, strict=False))
     weak = sorted(
         (score.f1, score.label)

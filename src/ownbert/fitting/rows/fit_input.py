@@ -97,7 +97,9 @@ class FitInput:
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
             self.base = _checked_model(recipe.model, task)
-        self.metric = recipe.metric or task.metrics[0]
+        # A threshold that the user wants need not be good for F1.
+        named = recipe.threshold is not None and not isinstance(recipe.threshold, float)
+        self.metric = recipe.metric or ("average_precision" if named else task.metrics[0])
         check_metric(self.metric, task)
         self.split = SplitColumns(recipe.group, recipe.time_column)
         given: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
