@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from ownbert.acceleration.encoder_network import (
     EncoderNetwork,
     Facts,
-    NotSupported,
     evaluating,
     require_encoder,
 )
+from ownbert.acceleration.reasons import NotSupported
 from ownbert.exceptions import InputError
 from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.forward_pass.xlnet_models import Memory, next_memory

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ownbert.acceleration import adapters
+from ownbert.acceleration.reasons import NotSupported
 from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
@@ -49,10 +51,6 @@ _SIMPLE = (int, float, str, type(None), torch.dtype, FunctionType)
 _NO_FACTS = frozenset((*nn.Module().__dict__, "forward", "gradient_checkpointing", "layer_idx"))
 
 
-class NotSupported(Exception):
-    """The reason why a model or a call is left to Transformers."""
-
-
 @dataclass(frozen=True)
 class Source:
     """The parameters of the encoder that a parameter of the packed network is made of.
@@ -72,7 +70,7 @@ class Source:
 
     def value(self, config: EncoderConfig) -> Tensor:
         """The parameter, differentiable with respect to those of the encoder."""
-        parts: list[Any] = [owner._parameters.get(leaf) for owner, leaf in self.owners]
+        parts: list[Any] = [adapters.parameter(owner, leaf) for owner, leaf in self.owners]
         for part, shape in zip(parts, self.shapes, strict=True):
             if part is None or part.shape != shape:
                 raise NotSupported("the shape of a parameter has changed")
@@ -112,16 +110,19 @@ class EncoderNetwork:
             place[0]._parameters[place[1]] for place in (source.place for source in self.sources)
         ]
         self._lock = threading.Lock()  # of the parameters of the network
+        self._adapted = [layer for layer in _layers(model).values() if adapters.has_adapters(layer)]
         self._known: Known | None = None
 
     def _sources(self, model: Any) -> list[Source]:
         weight_map, owners, shapes = self.family.weight_map, {}, {}
-        modules = dict(model.named_modules())
-        for name, parameter in model.named_parameters():
-            place, _, leaf = name.rpartition(".")
-            full = weight_map.full_name(name)
-            owners[full] = modules[place], leaf
-            shapes[full] = torch.empty_like(parameter, device="meta")
+        tied: list[Tensor] = []
+        for place, layer in _layers(model).items():
+            for leaf, parameter in adapters.without_adapters(layer)._parameters.items():
+                full = weight_map.full_name(f"{place}.{leaf}".lstrip("."))
+                if parameter is not None and not any(parameter is p for p in tied):
+                    owners[full] = layer, leaf
+                    shapes[full] = torch.empty_like(parameter, device="meta")
+                    tied.append(parameter)
         ours, problems = weight_map.to_ours(shapes, self.config, ())
         wanted = {name: p.shape for name, p in self.net.named_parameters()}
         if problems or {name: tensor.shape for name, tensor in ours.items()} != wanted:
@@ -146,7 +147,7 @@ class EncoderNetwork:
         """The parameters of the encoder that the network computes with."""
         for source in self.sources:
             for owner, leaf in source.owners:
-                yield owner._parameters.get(leaf)
+                yield from adapters.parts(owner, leaf)
 
     def run(self, batch: Batch, context: Context, *, training: bool, keep_hidden: bool) -> Outputs:
         """Compute the network with the current parameters of the encoder."""
@@ -174,7 +175,8 @@ class EncoderNetwork:
         first = parameters[0]
         if first.device.type != "cpu" or any(p.is_inference() for p in parameters):
             return None
-        versions = [(p.data_ptr(), p._version) for p in parameters]
+        versions: list[Any] = [(p.data_ptr(), p._version) for p in parameters]
+        versions += [adapters.state(layer) for layer in self._adapted]
         known = self._known
         if known is None or versions != known.versions:
             self._known = Known(versions, parameters)
@@ -202,13 +204,13 @@ class Known:
     A change by ``.data`` has no version: it is noticed in some values of each parameter.
 
     Args:
-        versions: address and version of each.
+        versions: address and version of each, and the state of adapters.
 
     Attributes:
         packed: the network with copies of them, if they were used again.
     """
 
-    def __init__(self, versions: list[tuple[int, int]], parameters: list[Tensor]) -> None:
+    def __init__(self, versions: list[Any], parameters: list[Tensor]) -> None:
         self.versions, self.packed = versions, None
         flat = [p.detach().flatten() for p in parameters]
         self._views = [values[:: max(1, len(values) // _SAMPLES)] for values in flat]
@@ -277,6 +279,16 @@ def _read_config(family: Family, model: Any) -> EncoderConfig:
         raise NotSupported(f"its config is not supported: {error}") from None
 
 
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules by name, without those inside adapters."""
+    layers, inside = {}, []
+    for name, module in model.named_modules():
+        if not name.startswith(tuple(inside)):
+            layers[name] = module
+            inside += [name + "."] if adapters.has_adapters(module) else []
+    return layers
+
+
 def _reference(model: Any) -> nn.Module:
     """A new model of the same class and config, without values."""
     kind = next(k for k in type(model).__mro__ if k.__module__.startswith("transformers."))
@@ -298,14 +310,14 @@ def _require_same_layers(model: nn.Module, reference: nn.Module) -> bool:
     Returns:
         Whether it has the dropout rates of its config; otherwise all are 0.
     """
-    layers, expected = dict(model.named_modules()), dict(reference.named_modules())
+    layers, expected = _layers(model), dict(reference.named_modules())
     for name in sorted(layers.keys() ^ expected.keys()):
         raise NotSupported(f"{name} is {'new' if name in layers else 'missing'}")
     rates, changed = [], ""
     for name, module in layers.items():
         if not name:
             continue
-        other = expected[name]
+        module, other = adapters.without_adapters(module), expected[name]
         if type(module) is not type(other):
             raise NotSupported(f"{name} is a {type(module).__name__}")
         mine, default = _attributes(module), _attributes(other)

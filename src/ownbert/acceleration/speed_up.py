@@ -32,6 +32,7 @@ _MASKED_POOLING = {"Transformer", "Pooling", "Normalize", "Dense", "Dropout"}
 # Layers that treat each row by itself; a head may have been replaced by an LSTM.
 _ROW_BY_ROW = (nn.Linear, nn.Dropout, nn.LayerNorm, nn.Identity, nn.Tanh, nn.GELU, nn.ReLU)
 _ROW_BY_ROW += (nn.Sequential, nn.ModuleList, nn.CrossEntropyLoss)
+_OF_ROWS = ("transformers.", "peft.")
 _NO_LABEL = -100
 
 # By encoder. Not an attribute, which would be saved and copied with the model.
@@ -251,7 +252,7 @@ def _reads_rows(child: nn.Module) -> bool:
     if _transformers_class(child, ENCODERS) is not None:
         return not child._forward_hooks
     return all(
-        (type(module) in _ROW_BY_ROW or type(module).__module__.startswith("transformers."))
+        (type(module) in _ROW_BY_ROW or type(module).__module__.startswith(_OF_ROWS))
         and not module._forward_hooks
         and not module._forward_pre_hooks
         for module in child.modules()
