@@ -126,7 +126,9 @@ def test_loss_outputs_and_all_gradients(model_type: str, architecture: str):
         _assert_same(theirs, fast, {**given, "return_dict": False}, keep)
         if spec.kinds != ("beam_span",):
             _assert_same(theirs, fast, {**given, "output_hidden_states": True})
-    if model_type != "modernbert":
+    if model_type == "modernbert":
+        assert (_fast(fast).calls > 0) == (spec.kinds not in ((), ("span",)))
+    else:
         assert _fast(fast).calls == 5 - (spec.kinds == ("beam_span",)) * 2
         assert not _fast(fast).reasons
 
@@ -178,7 +180,7 @@ def test_masks_positions_and_embeddings(model_type: str, architecture: str, atte
         case |= {name: value[: len(next(iter(case.values())))] for name, value in given.items()}
         for ours, value in zip(_values(fast, case), _values(theirs, case), strict=True):
             torch.testing.assert_close(ours, value, **CLOSE)
-    assert _fast(fast).calls == len(cases)
+    assert _fast(fast).calls == (2 if model_type == "modernbert" else len(cases))
     # By position, too.
     case = cases[1]
     with torch.no_grad():
@@ -572,4 +574,4 @@ def test_autocast_is_as_precise_as_in_transformers(model_type: str, architecture
             size = value.abs().max()
             error, our_error = ((x - value).abs().max() / size for x in (expected, ours))
             assert our_error < 2 * error + 0.01
-    assert _fast(fast).calls == 4
+    assert _fast(fast).calls == (0 if model_type == "modernbert" else 4)

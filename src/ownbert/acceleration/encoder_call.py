@@ -253,10 +253,9 @@ def compute(
     neighbours = network.config.mobile is not None and network.config.mobile.trigram_input
     dense = states or mems or neighbours or not skips_padding
     packed = pack(PaddedInputs(**tensors), network.config, dense=dense)
-    masked = packed.context.layout.mask is not None
-    if network.config.local_attention and masked and torch.is_grad_enabled():
-        # In Transformers, padding that sees no token at all passes gradients on to all tokens.
-        raise NotSupported("gradients at padding of a model with local attention")
+    if network.config.local_attention and packed.context.layout.mask is not None:
+        # What padding that sees no token computes depends on the implementation of attention.
+        raise NotSupported("values at padding of a model with local attention")
     if states and torch.is_grad_enabled():
         packed.context.returned = packed
     out = network.run(
@@ -367,9 +366,10 @@ def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) 
     """
     dtype = model.dtype
     size = len(_LENGTHS), max(_LENGTHS)
+    lengths = (max(_LENGTHS),) * 2 if network.config.local_attention else _LENGTHS
     count = network.config.vocab_size
     ids = (torch.arange(size[0] * size[1]) * 7919 + 17).remainder(count).view(size)
-    mask = (torch.arange(size[1]) < torch.tensor(_LENGTHS)[:, None]).long()
+    mask = (torch.arange(size[1]) < torch.tensor(lengths)[:, None]).long()
     padding = getattr(model.config, "pad_token_id", None) or 0
     ids = torch.where(mask.bool(), ids, padding).to(model.device)
     given = {"input_ids": ids, "attention_mask": mask.to(model.device)}

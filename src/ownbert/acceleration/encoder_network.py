@@ -46,6 +46,7 @@ ENCODERS = {
 }
 # Values of each parameter that are compared before its packed copy is used.
 _SAMPLES = 64
+_FORWARD_HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 # Values of attributes that describe a layer.
 _SIMPLE = (int, float, str, type(None), torch.dtype, FunctionType)
 _NO_FACTS = frozenset((*nn.Module().__dict__, "forward", "gradient_checkpointing", "layer_idx"))
@@ -336,12 +337,19 @@ def _require_same_layers(model: nn.Module, reference: nn.Module) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A context in which all layers are in evaluation mode."""
-    modes = [(module, module.training) for module in model.modules()]
+    """A context in which all layers are in evaluation mode, and after which they are as before:
+    Transformers 5 leaves hooks that cannot be pickled."""
+    before = [(module, dict(module.__dict__)) for module in model.modules()]
+    hooks = [(kept, dict(kept)) for _, values in before for kept in map(values.get, _FORWARD_HOOKS)]
     try:
-        for module, _ in modes:
+        for module, _ in before:
             module.training = False
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, values in before:
+            module.training = values["training"]
+            for name in module.__dict__.keys() - values.keys():
+                del module.__dict__[name]
+        for kept, values in hooks:
+            kept.clear()
+            kept.update(values)
