@@ -39,10 +39,10 @@ _TENSORS = (
     *("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids"),
     *("inputs_embeds", "perm_mask", "target_mapping"),
 )
-# ModernBERT's batch_size and seq_len are those of batches that it has packed itself.
+# Those of ModernBERT are of batches that it has packed itself; the last one is of the loss.
 _OPTIONS = {
     *("output_hidden_states", "output_attentions", "return_dict", "use_mems"),
-    *("batch_size", "seq_len"),
+    *("batch_size", "seq_len", "num_items_in_batch"),
 }
 _DTYPES = (torch.float32, torch.bfloat16)
 _DEVICES = ("cpu", "cuda")
