@@ -335,6 +335,10 @@ def _require_plain_tensors(
             raise NotSupported("an attention_mask with values besides 0 and 1")
         if not bool(seen.any(1).all()):
             raise NotSupported("a sequence without tokens")
+    positions = tensors.get("position_ids")
+    if mask is None and positions is not None and not bool((positions.diff() == 1).all()):
+        # Transformers 5 takes them for several texts in one row, which do not see each other.
+        raise NotSupported("position_ids that begin again, without an attention_mask")
     embeddings = network.net.encoder.embeddings
     tables = {
         "input_ids": getattr(embeddings, "word", None),
