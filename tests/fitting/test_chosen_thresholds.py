@@ -112,6 +112,11 @@ def test_fit_chooses_the_threshold_on_held_out_rows(data: Path, tmp_path: Path):
     assert f"recall {held_out:.3f})" in report["data"]["threshold"]
     assert not any("predicted poorly" in each["sentence"] for each in report["advice"])
     assert recall(folder, data / "two-new.csv")["yes"] > 0.8
+    # The same rule chooses the same threshold on the rows that the folder keeps.
+    stored = decision(folder)
+    ownbert.evaluate(folder, data / "two-new.csv", threshold="yes=recall:0.95", save_threshold=True)
+    first, second = (each[1] - each[0] for each in (stored, decision(folder)))  # type: ignore
+    assert first == pytest.approx(second, abs=1e-3)
 
 
 def test_several_labels_have_thresholds_of_their_own(data: Path, tmp_path: Path):

@@ -124,7 +124,10 @@ class EncoderNetwork:
                     owners[full] = layer, leaf
                     shapes[full] = torch.empty_like(parameter, device="meta")
                     tied.append(parameter)
-        ours, problems = weight_map.to_ours(shapes, self.config, ())
+        try:
+            ours, problems = weight_map.to_ours(shapes, self.config, ())
+        except NotImplementedError:  # values without memory cannot be compared
+            raise NotSupported("parameters that are tied in its class are not") from None
         wanted = {name: p.shape for name, p in self.net.named_parameters()}
         if problems or {name: tensor.shape for name, tensor in ours.items()} != wanted:
             raise NotSupported("its parameters differ from those of its class")

@@ -285,9 +285,17 @@ class Comparison:
         the held-out results."""
         best = self.alone
         if best is None:
-            return self.members, self.blend, self.blended
-        fitted = self.by_itself(best)
-        return [(best, float(fitted.weights[0]))], fitted, self.adjusted(best)
+            return self.members, self._as_given(self.blend, self.blended), self.blended
+        fitted, judged = self.by_itself(best), self.adjusted(best)
+        return [(best, float(fitted.weights[0]))], self._as_given(fitted, judged), judged
+
+    def _as_given(self, fitted: FittedBlend, judged: Judged) -> FittedBlend:
+        """A blend with the threshold that the user wants, chosen on the probabilities that are kept
+        of the held-out rows, so that later commands choose the same one."""
+        if not self.rows.task.given_thresholds:
+            return fitted
+        decide = self._options["decide"]
+        return fitted._replace(decision=decide(judged.scores, judged.targets, fitted.decision))
 
     def share_of(self, scores: np.ndarray) -> float:
         """The blend weight for a model that was distilled from the other candidates.

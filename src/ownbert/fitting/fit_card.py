@@ -25,7 +25,8 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         decides = describe(folder).values.get(KEY, {})
     own = None if blend is None else blend.network
     board = next(section for section in sections(report) if section.key == "leaderboard")
-    facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
+    settings = {k: v for k, v in report.settings.items() if k not in report.data and v is not False}
+    facts = [*in_words(map(_texts, report.data.items())), *map(_texts, settings.items())]
     others = [row[:2] for row in other_metrics(report)]
     values = {
         "task": task,

@@ -115,7 +115,7 @@ class Progress:
         if others := other_metrics(report):
             self.say("   ".join(f"{translated(name)} {value}" for name, value, _ in others))
         if threshold := report.data.get("threshold"):
-            self.say(f"threshold: {threshold}")
+            self.say(f"{translated('threshold')}: {threshold}")
         self.say(f"saved {folder}; see {folder / 'report.html'}")
 
 

@@ -466,6 +466,10 @@ def evaluate(
         write_json(output, scores.as_json())
     if save_threshold:
         save_thresholds(predictor)
+        say_each(
+            (f"note: stored in {predictor.folder}; its card and report name the one of training",),
+            say,
+        )
     return scores
 
 
