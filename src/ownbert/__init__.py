@@ -19,7 +19,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ownbert.acceleration.speed_up import speed_up as speed_up
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
     from ownbert.config.encoder import EncoderConfig as EncoderConfig
     from ownbert.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from ownbert.finetuning.finetune import finetune as finetune
     from ownbert.fitting.fit import fit as fit
     from ownbert.fitting.network_probe import probe as probe
-    from ownbert.hf.models import load as load
-    from ownbert.hf.models import save as save
     from ownbert.inference.embedding.embedder import Embedder as Embedder
     from ownbert.inference.embedding.vector_files import embed as embed
     from ownbert.inference.fill_mask import fill as fill
@@ -55,13 +52,16 @@ if TYPE_CHECKING:
     from ownbert.pretraining.pretraining_run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
     from ownbert.train.watch.callbacks import Callbacks as Callbacks
+    from ownbert.transformers.models import load as load
+    from ownbert.transformers.models import save as save
+    from ownbert.transformers.speed_up import speed_up as speed_up
     from ownbert.unlabelled.duplicates import duplicates as duplicates
     from ownbert.unlabelled.index import Index as Index
     from ownbert.unlabelled.index import build_index as build_index
     from ownbert.unlabelled.label import to_label as to_label
     from ownbert.unlabelled.topics import topics as topics
 
-    # From the table of families (ownbert.hf.models).
+    # From the table of families (ownbert.transformers.models).
     BertConfig: Any
     BertForMaskedLM: Any
     BertForMultipleChoice: Any
@@ -103,7 +103,7 @@ _MODULES = {
     "finetune": "finetuning.finetune",
     "fit": "fitting.fit",
     "learn_vocabulary": "corpus.learn_vocabulary",
-    "load": "hf.models",
+    "load": "transformers.models",
     "load_tokenizer": "checkpoint",
     "merge": "inference.output.merge",
     "predict": "inference.predict",
@@ -112,10 +112,10 @@ _MODULES = {
     "probe": "fitting.network_probe",
     "push": "exporting.push",
     "quantize": "exporting.quantize",
-    "save": "hf.models",
+    "save": "transformers.models",
     "Scorer": "inference.scoring.score",
     "score": "inference.scoring.score",
-    "speed_up": "acceleration.speed_up",
+    "speed_up": "transformers.speed_up",
     "topics": "unlabelled.topics",
     "to_label": "unlabelled.label",
 }
@@ -133,7 +133,8 @@ __all__ = sorted((*_MODULES, *_BERT))  # pyright: ignore[reportUnsupportedDunder
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"ownbert.{_MODULES[name]}"), name)
-    value = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
+    names = import_module("ownbert.transformers")
+    value = getattr(names, name, None) if name[:1].isupper() else None
     if value is None:
         known = {each.lower(): f"ownbert.{each}" for each in __all__}
         # Accept the spelling of the package's name: OwnBERTClassifier.

@@ -42,7 +42,7 @@ TEXTS, TEMPLATES = TABLES[""], TABLES["page"]
 # classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
 NOT_TRANSLATED = (
     "__init__.py",
-    *("acceleration/", "hf/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
+    *("transformers/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
     *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves", "overlay")),
     "inspect/ranking_curves.py",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.support.tiny import TOKENIZER, change_config, change_weights, made
 
-from ownbert import hf
+import ownbert
 from ownbert.checkpoint import load
 from ownbert.checkpoint.model_files import read_config
 from ownbert.checks import dict_of, either, list_of, maybe, number, one_of, record, text, whole
@@ -90,7 +90,7 @@ def test_a_config_is_refused_before_a_model_is_made(
 def test_models_with_transformers_names_compare_sizes_first(folder: Path, changes: dict[str, Any]):
     change_config(folder, **changes)
     with pytest.raises(InputError, match=r"does not (fit|match)|num_labels is"):
-        hf.BertForSequenceClassification.from_pretrained(folder)
+        ownbert.BertForSequenceClassification.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.model_type)
@@ -110,7 +110,7 @@ def test_heads_made_in_python_are_checked_too(rate: Any):
     with pytest.raises(InputError, match=r"dropout is .*; it must be"):
         HeadSpec("classification", dropout=rate)
     with pytest.raises(InputError, match=r"dropout is .*; it must be"):
-        hf.BertForSequenceClassification(hf.BertConfig(classifier_dropout=rate))
+        ownbert.BertForSequenceClassification(ownbert.BertConfig(classifier_dropout=rate))
 
 
 def test_sizes_of_every_kind_of_table_are_compared(tmp_path: Path):
@@ -195,7 +195,7 @@ def _change(name: str, **changes: Any) -> Callable[[Path], Any]:
 def test_a_tokenizer_config_names_the_key(tmp_path: Path, changes: dict[str, Any], message: str):
     TOKENIZER.save(tmp_path)
     _change("tokenizer_config.json", **changes)(tmp_path)
-    for read in (Tokenizer.load, hf.BertTokenizer.from_pretrained):
+    for read in (Tokenizer.load, ownbert.BertTokenizer.from_pretrained):
         with pytest.raises(InputError, match=rf"tokenizer_config\.json: {message}"):
             read(tmp_path)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ownbert.hf as hf
+import ownbert
 from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 
@@ -68,7 +68,7 @@ def pair(way: str, folder: Path) -> tuple[Tokenizer, Any, Any]:
     file = folder / "words.txt"
     file.write_text("".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8")
     theirs = transformers.BertTokenizerFast(str(file), **{"do_lower_case": True, **WAYS[way]})
-    return ours, hf.BertTokenizer.from_pretrained(folder), theirs
+    return ours, ownbert.BertTokenizer.from_pretrained(folder), theirs
 
 
 def drawn(rng: np.random.Generator, count: int) -> list[str]:

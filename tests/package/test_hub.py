@@ -13,7 +13,7 @@ from tests.support.cli import refusal, run_cli
 from tests.support.tiny import made
 
 import ownbert
-from ownbert import hf, hub
+from ownbert import hub
 from ownbert.checkpoint import load
 from ownbert.exceptions import InputError
 
@@ -66,16 +66,16 @@ def test_a_name_with_hf_is_a_model_folder(cache: Path):
 
 def test_from_pretrained_takes_names_and_options(cache: Path):
     for name in (NAME, f"hf:{NAME}"):
-        model = hf.BertForMaskedLM.from_pretrained(name)
+        model = ownbert.BertForMaskedLM.from_pretrained(name)
         assert model.config.vocab_size == 11
-        assert hf.BertConfig.from_pretrained(name).vocab_size == 11
-        assert len(hf.BertTokenizer.from_pretrained(name)) == 11
+        assert ownbert.BertConfig.from_pretrained(name).vocab_size == 11
+        assert len(ownbert.BertTokenizer.from_pretrained(name)) == 11
     options = {"cache_dir": str(cache), "local_files_only": True, "revision": COMMIT}
-    hf.BertForMaskedLM.from_pretrained(NAME, **options)
-    config = hf.BertConfig.from_pretrained(NAME, **options)
+    ownbert.BertForMaskedLM.from_pretrained(NAME, **options)
+    config = ownbert.BertConfig.from_pretrained(NAME, **options)
     assert "cache_dir" not in vars(config)
     with pytest.raises(InputError, match="nor could it be fetched from the hub"):
-        hf.BertForMaskedLM.from_pretrained("someone/other", local_files_only=True)
+        ownbert.BertForMaskedLM.from_pretrained("someone/other", local_files_only=True)
 
 
 @pytest.mark.usefixtures("no_network")
@@ -93,7 +93,7 @@ def test_a_mistyped_folder_asks_nobody(tmp_path: Path):
     (tmp_path / "runs").mkdir()
     for name in ("./nope", "../nope", "/nope", "a/b/c", "~/nope", "nope/", f"{tmp_path}/nope"):
         with pytest.raises(InputError, match="no such folder"):
-            hf.BertModel.from_pretrained(name)
+            ownbert.BertModel.from_pretrained(name)
     for name in ("hf:", "hf:../x", "hf:a/b/c", "hf:a b"):
         with pytest.raises(InputError, match="not the name of a model on the hub"):
             load(name)
@@ -104,7 +104,7 @@ def test_a_name_in_an_existing_folder_is_a_slip(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     with pytest.raises(InputError, match="no such folder: runs/brt"):
-        hf.BertModel.from_pretrained("runs/brt")
+        ownbert.BertModel.from_pretrained("runs/brt")
 
 
 class Hub:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import distances, lowest
 from ownbert.exceptions import InputError
-from ownbert.hf.forward_pass.outputs import logits_by_name
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs
@@ -30,6 +29,7 @@ from ownbert.nn.variants.convolution import Convolution
 from ownbert.nn.variants.disentangled import DistanceTable, DistanceVectors, row_of
 from ownbert.nn.variants.ngram_embeddings import NgramTable, hashed_ngrams
 from ownbert.nn.variants.sesame import blur
+from ownbert.transformers.outputs import logits_by_name
 
 # Outputs with one row per token; the others have one per text.
 _PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from ownbert.acceleration.reasons import NotSupported
+
+class NotSupported(Exception):
+    """The reason why a model or a call is left to Transformers."""
 
 
 def has_adapters(module: nn.Module) -> bool:

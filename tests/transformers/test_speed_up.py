@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 import ownbert
-from ownbert.acceleration.encoder_call import FastEncoder, log
-from ownbert.acceleration.speed_up import _encoders, _reads_rows
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
+from ownbert.transformers.encoder_call import FastEncoder, log
+from ownbert.transformers.speed_up import _encoders, _reads_rows
 from support.parity_models import ALL, BASES, MOSTLY_SLOW, padded, their_model
 
 # A gradient that is zero in theory (a key's bias) is as large as the rounding of others.

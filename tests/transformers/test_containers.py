@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import ownbert
-from ownbert.acceleration.encoder_call import FastEncoder
-from ownbert.acceleration.speed_up import _encoders
+from ownbert.transformers.encoder_call import FastEncoder
+from ownbert.transformers.speed_up import _encoders
 
 transformers = pytest.importorskip("transformers")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ownbert.checks import known, maybe
 from ownbert.exceptions import InputError
-from ownbert.hf.forward_pass.inputs import check_range
+from ownbert.transformers.padded_inputs import check_range
 
 NO_LABEL = -100
 REGRESSION, ONE_LABEL = "regression", "single_label_classification"

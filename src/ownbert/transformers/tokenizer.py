@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.checks import known, maybe, whole
 from ownbert.exceptions import InputError
-from ownbert.hf.batch_encoding import BatchEncoding, as_lists, as_tensors
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 from ownbert.limits import LENGTH
 from ownbert.text.bert_rules import wordpiece_backend
@@ -29,6 +28,7 @@ from ownbert.text.folder.tokenizer_folder import (
 from ownbert.text.styles import BERT, CLASSES, ROBERTA, SPECIAL_NAMES, WITH_TYPES
 from ownbert.text.subword import with_prefix_space
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.transformers.batch_encoding import BatchEncoding, as_lists, as_tensors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -566,7 +566,7 @@ class PreTrainedTokenizer:
 def _named(name: str) -> type[PreTrainedTokenizer]:
     body = {
         "__doc__": f"{name} of Transformers; see ``PreTrainedTokenizer``.",
-        "__module__": "ownbert.hf",
+        "__module__": "ownbert.transformers",
         "tokenizer_class": name,
     }
     return type(name, (PreTrainedTokenizer,), body)

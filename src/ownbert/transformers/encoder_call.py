@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ownbert.acceleration.encoder_network import (
+from ownbert.exceptions import InputError
+from ownbert.nn.model import Outputs
+from ownbert.transformers.adapters import NotSupported
+from ownbert.transformers.encoder_network import (
     EncoderNetwork,
     Facts,
     evaluating,
     require_encoder,
 )
-from ownbert.acceleration.reasons import NotSupported
-from ownbert.exceptions import InputError
-from ownbert.hf.forward_pass.inputs import PackedInputs, PaddedInputs, pack
-from ownbert.hf.forward_pass.xlnet_models import Memory, next_memory
-from ownbert.nn.model import Outputs
+from ownbert.transformers.padded_inputs import PackedInputs, PaddedInputs, pack
+from ownbert.transformers.xlnet_call import Memory, next_memory
 
 log = logging.getLogger("ownbert.speed_up")
 

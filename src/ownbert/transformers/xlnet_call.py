@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.exceptions import InputError
-from ownbert.hf.forward_pass import losses
-from ownbert.hf.forward_pass.inputs import PackedInputs
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.positions import RelativeSinusoids
+from ownbert.transformers import losses
+from ownbert.transformers.padded_inputs import PackedInputs
 
 _STREAMS = ((), ("mlm",))
 _BEAM = (

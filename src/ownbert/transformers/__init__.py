@@ -10,17 +10,17 @@ def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a submodule, found by the import system
         raise AttributeError(name)
     if name == "BatchEncoding" or name.removesuffix("Fast").endswith("Tokenizer"):
-        from ownbert.hf.batch_encoding import BatchEncoding
-        from ownbert.hf.tokenizer import TOKENIZERS
+        from ownbert.transformers.batch_encoding import BatchEncoding
+        from ownbert.transformers.tokenizer import TOKENIZERS
 
         named = {"BatchEncoding": BatchEncoding, **TOKENIZERS}
         value = named.get(name.removesuffix("Fast"))
         if value is None:
             raise AttributeError(f"ownbert has no {name}; use transformers.AutoTokenizer")
     else:
-        from ownbert.hf.models import named
+        from ownbert.transformers.models import named
 
         value = named(name)
     if value is None:
-        raise AttributeError(f"module 'ownbert.hf' has no attribute {name!r}")
+        raise AttributeError(f"module 'ownbert.transformers' has no attribute {name!r}")
     return value

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import ownbert
-from ownbert import hf
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.transformers.tokenizer import PreTrainedTokenizer
 from support.tokenizer_folders import FOLDERS, SNIPPETS, bert_folder, xlm_roberta_folder
 
 transformers = pytest.importorskip("transformers", "4.57")
@@ -45,7 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def pair_of(name: str, folder: Path, **options: Any) -> tuple[Any, Any]:
     """A family's tokenizer of Transformers, and ours."""
     theirs = getattr(transformers, f"{name}TokenizerFast").from_pretrained(folder, **options)
-    return theirs, getattr(hf, f"{name}Tokenizer").from_pretrained(folder)
+    return theirs, getattr(ownbert, f"{name}Tokenizer").from_pretrained(folder)
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -58,7 +58,7 @@ def both(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[Any,
 
 @pytest.fixture
 def bert(folders: dict[str, Path]) -> Any:
-    return hf.BertTokenizer.from_pretrained(folders["Bert"])
+    return ownbert.BertTokenizer.from_pretrained(folders["Bert"])
 
 
 # The same results as Transformers.
@@ -119,7 +119,7 @@ def test_words(both: tuple[Any, Any], words: list[str], more: list[str], options
 
 
 def test_words_of_roberta_get_a_space_as_in_the_slow_tokenizer(folders: dict[str, Path]):
-    ours = hf.RobertaTokenizer.from_pretrained(folders["Roberta"])
+    ours = ownbert.RobertaTokenizer.from_pretrained(folders["Roberta"])
     slow = transformers.RobertaTokenizer.from_pretrained(folders["Roberta"])
     words = ["the", "lazy", "fox,", "été", ""]
     found = ours(words, is_split_into_words=True)
@@ -228,7 +228,7 @@ def slow_pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return [
         (
             transformers.BertTokenizer(file, never_split=words, **request.param),
-            hf.BertTokenizer.from_pretrained(file, never_split=words, **request.param),
+            ownbert.BertTokenizer.from_pretrained(file, never_split=words, **request.param),
         )
         for words in (None, KEPT)
     ]
@@ -246,14 +246,14 @@ def test_never_split_as_the_slow_tokenizer(slow_pairs: list, parts: list[str], a
 
 def test_never_split_survives(folders: dict[str, Path], tmp_path: Path):
     options = {"do_lower_case": False, "never_split": ["Don't", "fox,"]}
-    ours = hf.BertTokenizer.from_pretrained(folders["Bert"], **options)
+    ours = ownbert.BertTokenizer.from_pretrained(folders["Bert"], **options)
     slow = transformers.BertTokenizer.from_pretrained(folders["Bert"], **options)
     text = "Don't fox, fox, don't"
     ours.save_pretrained(tmp_path)
     saved = transformers.BertTokenizer.from_pretrained(tmp_path)
     assert saved.tokenize(text) == slow.tokenize(text)
     copies = (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours))
-    for tokenizer in (ours, hf.BertTokenizer.from_pretrained(tmp_path), *copies):
+    for tokenizer in (ours, ownbert.BertTokenizer.from_pretrained(tmp_path), *copies):
         assert tokenizer.encode(text) == slow.encode(text)
         offsets = tokenizer(text, return_offsets_mapping=True).offset_mapping
         assert offsets[1:4] == [(0, 5), (6, 10), (11, 15)]
@@ -274,9 +274,9 @@ def test_saved_for_transformers_and_for_us(name: str, folders: dict[str, Path], 
     expected, parts = ids_of(theirs), [theirs.decode(row) for row in ids_of(theirs)]
     ours.save_pretrained(tmp_path / "ours")
     theirs.save_pretrained(tmp_path / "theirs")
-    own = getattr(hf, f"{name}Tokenizer")
+    own = getattr(ownbert, f"{name}Tokenizer")
     for place in ("ours", "theirs"):
-        for kind in (transformers.AutoTokenizer, own, hf.PreTrainedTokenizer):
+        for kind in (transformers.AutoTokenizer, own, PreTrainedTokenizer):
             tokenizer = kind.from_pretrained(tmp_path / place)
             assert ids_of(tokenizer) == expected
             assert [tokenizer.decode(row) for row in expected] == parts
@@ -345,13 +345,13 @@ def test_a_sentencepiece_model_of_type_bpe(tmp_path: Path):
 
 
 def test_the_names_of_transformers_5(folders: dict[str, Path], tmp_path: Path):
-    bert = hf.BertTokenizer.from_pretrained(folders["Bert"])
+    bert = ownbert.BertTokenizer.from_pretrained(folders["Bert"])
     bert.add_tokens(["<e>"], special_tokens=True)
     bert.save_pretrained(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(path.read_text().replace("additional_special", "extra_special"))
     (tmp_path / "tokenizer.json").unlink()
-    assert hf.BertTokenizer.from_pretrained(tmp_path).encode("the<e>") == bert.encode("the<e>")
+    assert ownbert.BertTokenizer.from_pretrained(tmp_path).encode("the<e>") == bert.encode("the<e>")
 
 
 def test_text_split_at_whitespace_alone(folders: dict[str, Path], tmp_path: Path):
@@ -359,7 +359,7 @@ def test_text_split_at_whitespace_alone(folders: dict[str, Path], tmp_path: Path
     slow.save_pretrained(tmp_path)
     text = "the lazy, dog The\u3000fox 我喜欢 jumps."
     for _ in range(2):
-        ours = hf.BertTokenizer.from_pretrained(tmp_path)
+        ours = ownbert.BertTokenizer.from_pretrained(tmp_path)
         assert ours.tokenize(text) == slow.tokenize(text)
         ours.save_pretrained(tmp_path)
 
@@ -369,12 +369,12 @@ def test_settings_override_those_of_the_folder(folders: dict[str, Path], tmp_pat
         {"do_lower_case": False, "model_max_length": 9, "padding_side": "left"},
         {"strip_accents": False, "tokenize_chinese_chars": False, "truncation_side": "left"},
     ):
-        hf.BertTokenizer.from_pretrained(folders["Bert"]).save_pretrained(tmp_path)
+        ownbert.BertTokenizer.from_pretrained(folders["Bert"]).save_pretrained(tmp_path)
         for folder in (folders["Bert"], tmp_path):
             theirs = transformers.BertTokenizerFast.from_pretrained(folder, **options)
-            ours = hf.BertTokenizer.from_pretrained(folder, **options)
+            ours = ownbert.BertTokenizer.from_pretrained(folder, **options)
             ours.save_pretrained(tmp_path / "saved")
-            again = hf.BertTokenizer.from_pretrained(tmp_path / "saved")
+            again = ownbert.BertTokenizer.from_pretrained(tmp_path / "saved")
             for tokenizer in (ours, again):
                 assert ids_of(tokenizer) == ids_of(theirs)
                 for what in ("model_max_length", "padding_side", "truncation_side"):
@@ -384,8 +384,8 @@ def test_settings_override_those_of_the_folder(folders: dict[str, Path], tmp_pat
 def test_a_blank_tokenizer_and_a_core_tokenizer(tmp_path: Path):
     blank = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a.b"], max_length=8)
     blank.save(tmp_path)
-    loaded = hf.BertTokenizer.from_pretrained(tmp_path)
-    for found in (loaded, hf.PreTrainedTokenizer(blank)):
+    loaded = ownbert.BertTokenizer.from_pretrained(tmp_path)
+    for found in (loaded, PreTrainedTokenizer(blank)):
         assert (found.encode("a.b a"), found.model_max_length) == ([2, 5, 1, 3], 8)
     model = ownbert.BertModel(
         ownbert.BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
@@ -474,8 +474,11 @@ def test_padding_as_a_collate_function(bert: Any):
         (lambda t: t.decode([[1]]), "decode needs one list of ids"),
         (lambda t: t.pad([{"ids": [1]}]), "pad needs the input_ids"),
         (lambda t: t.pad({"input_ids": [[1]], "labels": [1, 2]}), "the same number of rows"),
-        (lambda t: hf.BertTokenizer("vocab.txt"), r"with BertTokenizer\.from_pretrained\(path\)"),
-        (lambda t: hf.BertTokenizer.from_pretrained("no/such/folder"), "no such folder"),
+        (
+            lambda t: ownbert.BertTokenizer("vocab.txt"),
+            r"with BertTokenizer\.from_pretrained\(path\)",
+        ),
+        (lambda t: ownbert.BertTokenizer.from_pretrained("no/such/folder"), "no such folder"),
         (
             lambda t: type(t).from_pretrained(t.name_or_path, mask_token="x"),
             "no setting mask_token",
@@ -485,7 +488,10 @@ def test_padding_as_a_collate_function(bert: Any):
             lambda t: type(t).from_pretrained(t.name_or_path, padding_side="x"),
             "padding_side 'x' is",
         ),
-        (lambda t: hf.RobertaTokenizer.from_pretrained(t.name_or_path), "use BertTokenizer.from_p"),
+        (
+            lambda t: ownbert.RobertaTokenizer.from_pretrained(t.name_or_path),
+            "use BertToken",
+        ),
     ],
 )
 def test_mistakes_get_one_clear_line(call: Any, message: str, bert: Any):
@@ -506,4 +512,4 @@ def test_what_is_gone_names_its_replacement(bert: Any, folders: dict[str, Path])
         with pytest.raises(AttributeError, match=f"{name}.*transformers.AutoTokenizer"):
             getattr(ownbert, name)
     with pytest.raises(InputError, match="do_lower_case: only for BERT's rules"):
-        hf.RobertaTokenizer.from_pretrained(folders["Roberta"], do_lower_case=True)
+        ownbert.RobertaTokenizer.from_pretrained(folders["Roberta"], do_lower_case=True)

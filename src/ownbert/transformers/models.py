@@ -21,12 +21,12 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import all_families
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
-from ownbert.hf.forward_pass.call import Config, PaddedCall, refuse
-from ownbert.hf.tokenizer import PreTrainedTokenizer
 from ownbert.hub import HUB_OPTIONS, model_folder, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.transformers.padded_call import Config, PaddedCall, refuse
+from ownbert.transformers.tokenizer import PreTrainedTokenizer
 
 _LABELS = ("num_labels", "id2label", "label2id")
 

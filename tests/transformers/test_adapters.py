@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import ownbert
-from ownbert.acceleration.encoder_call import FastEncoder
-from ownbert.acceleration.speed_up import _encoders
+from ownbert.transformers.encoder_call import FastEncoder
+from ownbert.transformers.speed_up import _encoders
 from support.parity_models import padded, their_model
 
 peft = pytest.importorskip("peft")

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ownbert.acceleration.encoder_call import FastEncoder, named, unread_padding
-from ownbert.acceleration.encoder_network import ENCODERS
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
 from ownbert.nn.default_dtype import in_float32
+from ownbert.transformers.encoder_call import FastEncoder, named, unread_padding
+from ownbert.transformers.encoder_network import ENCODERS
 
 AnyModel = TypeVar("AnyModel")
 

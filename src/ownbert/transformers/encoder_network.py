@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ownbert.acceleration import adapters
-from ownbert.acceleration.reasons import NotSupported
 from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
@@ -36,6 +34,8 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.packed.prepack import PRECISIONS, prepack
 from ownbert.nn.undrawn import Undrawn, shapes_alone
+from ownbert.transformers import adapters
+from ownbert.transformers.adapters import NotSupported
 
 # Classes of Transformers without a head, by name: the encoders that are sped up.
 ENCODERS = {

@@ -7,7 +7,6 @@ import pytest
 from safetensors.torch import load_file
 
 import ownbert
-import ownbert.hf as hf
 from support.opened_files import opened
 from support.tiny import made
 
@@ -18,7 +17,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def folder(tmp_path: Path) -> Path:
     made(tmp_path, "mlm")
     (tmp_path / "source.txt").write_text("\n".join([*SPECIAL, "un", "##do"]))
-    hf.BertTokenizer.from_pretrained(tmp_path / "source.txt").save_pretrained(tmp_path)
+    ownbert.BertTokenizer.from_pretrained(tmp_path / "source.txt").save_pretrained(tmp_path)
     return tmp_path
 
 
@@ -39,9 +38,9 @@ def test_tokenizers(named: bool, folder: Path, monkeypatch: pytest.MonkeyPatch):
         del config["tokenizer_class"]
         (folder / "config.json").unlink()
     path.write_text(json.dumps(config))
-    counts = opened(lambda: hf.BertTokenizer.from_pretrained(folder), monkeypatch)
+    counts = opened(lambda: ownbert.BertTokenizer.from_pretrained(folder), monkeypatch)
     read = {name: count for name, count in counts.items() if name.endswith(".json")}
     assert read.pop("tokenizer_config.json") == read.pop("tokenizer.json") == 1
     assert set(read.values()) <= {1}
-    tokenizer = hf.BertTokenizer.from_pretrained(folder)
+    tokenizer = ownbert.BertTokenizer.from_pretrained(folder)
     assert tokenizer("undo")["input_ids"] == [2, 5, 6, 3]

@@ -20,9 +20,14 @@ from ownbert.exceptions import InputError
 from ownbert.families import all_families
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
-from ownbert.hf.forward_pass import losses
-from ownbert.hf.forward_pass import xlnet_models as xlnet
-from ownbert.hf.forward_pass.inputs import (
+from ownbert.nn.context import Cache
+from ownbert.nn.encoder import Encoder
+from ownbert.nn.model import Model, Outputs
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.transformers import losses
+from ownbert.transformers import xlnet_call as xlnet
+from ownbert.transformers.outputs import ModelOutput, field_names, logits_by_name
+from ownbert.transformers.padded_inputs import (
     PackedInputs,
     PaddedInputs,
     check_inputs,
@@ -30,11 +35,6 @@ from ownbert.hf.forward_pass.inputs import (
     pack,
     pack_images,
 )
-from ownbert.hf.forward_pass.outputs import ModelOutput, field_names, logits_by_name
-from ownbert.nn.context import Cache
-from ownbert.nn.encoder import Encoder
-from ownbert.nn.model import Model, Outputs
-from ownbert.text.tokenizer import Tokenizer
 
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
 _LABELS = ("labels", "start_positions")

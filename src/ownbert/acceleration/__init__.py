@@ -1,1 +1,0 @@
-"""Models made by Transformers, computed by OwnBERT's packed network (``ownbert.speed_up``)."""

@@ -1,1 +1,0 @@
-"""The forward pass with Transformers' API: arguments, inputs, outputs and losses."""
