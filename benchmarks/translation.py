@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 
 from ownbert.batches.batch import Batch, from_padded
-from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.packed.prepack import prepack
-from ownbert.transformer import make_model
+from ownbert.translation.generate import Hypothesis, beam_search, greedy
+from ownbert.translation.transformer import make_model
 
 VOCABULARY, START, END = 8000, 1, 2
 

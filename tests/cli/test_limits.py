@@ -14,7 +14,7 @@ from ownbert.pretraining.pretrain_recipe import PhaseRecipe, PretrainRecipe
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.settings import resolve, settings_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.translate.translation_recipe import TranslateRecipe
+from ownbert.translation.translation_recipe import TranslateRecipe
 from support.cli import run_cli
 
 RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe, ServeSettings)

@@ -13,7 +13,7 @@ from ownbert.cli import app
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import settings_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.translate.translation_recipe import TranslateRecipe
+from ownbert.translation.translation_recipe import TranslateRecipe
 
 
 def command_of(*path: str) -> Any:

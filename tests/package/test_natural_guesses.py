@@ -140,7 +140,7 @@ def test_names_of_the_package(name: str, instead: str, lines_of_the_package: dic
 
 
 def test_packages_are_imported_as_before():
-    code = "import ownbert.serve, ownbert.translate; from ownbert import serve; print(serve)"
+    code = "import ownbert.serve, ownbert.translation; from ownbert import serve; print(serve)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "module" in done.stdout

@@ -9,7 +9,7 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.train.training_settings import Optim, rate_factor
-from ownbert.translate.translation_recipe import TranslateRecipe
+from ownbert.translation.translation_recipe import TranslateRecipe
 
 
 def test_options_come_after_overrides_and_these_after_the_file(tmp_path: Path):

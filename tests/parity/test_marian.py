@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from ownbert.checkpoint.transformer_folder import load_translation, save_translation
+from ownbert.checkpoint import save
 from ownbert.exceptions import InputError
-from ownbert.transformer import log_probs, make_model
+from ownbert.translation.transformer import log_probs, make_model
+from ownbert.translation.translation_folder import load_translation
 from support.floats import assert_close
 
 transformers = pytest.importorskip("transformers")
@@ -90,7 +91,7 @@ def test_they_load_ours(shared: bool, tmp_path: Path):
     ).eval()
     for parameter in ours.parameters():
         parameter.data.normal_(std=0.3)
-    save_translation(ours, tmp_path)
+    save(ours, tmp_path)
     model, loading = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not loading["unexpected_keys"]
     assert all("embed_positions" in name for name in loading["missing_keys"])
@@ -109,7 +110,7 @@ def test_what_marian_cannot_do_it_refuses(changes: dict[str, Any], tmp_path: Pat
     """Norms first, and the paper's order of channels: ours to load, not theirs."""
     torch.manual_seed(1)
     ours = make_model(20, 20, N=1, d_model=16, d_ff=24, h=2, **changes).eval()
-    save_translation(ours, tmp_path)
+    save(ours, tmp_path)
     with pytest.raises(ValueError, match="ownbert-marian"):
         transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     again, _ = load_translation(tmp_path)

@@ -14,8 +14,8 @@ from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.serve.served_model import ServedModel
 from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.transformer import log_probs
-from ownbert.translate.decode import Translator
+from ownbert.translation.decode import Translator
+from ownbert.translation.transformer import log_probs
 from support.floats import assert_close
 from support.tokenizer_folders import t5_folder
 

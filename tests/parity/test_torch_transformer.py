@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.batch import to_padded
 from ownbert.nn.positions import sinusoids
-from ownbert.transformer import make_model, to_batch
+from ownbert.translation.transformer import make_model, to_batch
 from support.floats import assert_close
 
 SIZES = {"N": 2, "d_model": 16, "d_ff": 24, "h": 4, "dropout": 0.0}

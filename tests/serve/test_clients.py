@@ -19,7 +19,7 @@ from ownbert import Embedder, Predictor, finetune
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
 from ownbert.inspect.internals.attention_weights import attention_maps
-from ownbert.translate.decode import Translator
+from ownbert.translation.decode import Translator
 from ownbert.unlabelled.label import uncertainty
 from support.sequences import copying
 from support.serving import Served, served

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ownbert.translate.translation_run import train_translation
+from ownbert.translation.translation_run import train_translation
 
 Row = list[str]
 

@@ -20,8 +20,8 @@ from ownbert.tables.columns import (
     read_texts_with_ids,
 )
 from ownbert.tables.memory import table_of
-from ownbert.translate.translation_pairs import Pairs, read_pairs
-from ownbert.translate.translation_recipe import PairFiles
+from ownbert.translation.translation_pairs import Pairs, read_pairs
+from ownbert.translation.translation_recipe import PairFiles
 
 
 @pytest.fixture

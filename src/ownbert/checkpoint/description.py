@@ -10,7 +10,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.exceptions import InputError
-from ownbert.families import ENCODER_DECODERS, family_of
+from ownbert.families import ENCODER_DECODERS, encoder_decoder_of, family_of
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder
 from ownbert.families.mapping.family import Family, label_count
 from ownbert.families.mapping.weight_map import WeightMap
@@ -136,6 +136,16 @@ def describe(
         with_decoder=with_decoder,
     )
     return replace(description, folder=folder)
+
+
+def generator_in(folder: Path) -> EncoderDecoder | None:
+    """The kind of model in a folder that generates text, such as translations; None for other
+    folders."""
+    if not (folder / CONFIG).exists():
+        return None
+    values = read_config(folder / CONFIG)
+    kind = encoder_decoder_of(values)
+    return None if kind is None or kind.other_class(values) else kind
 
 
 def describe_config(

@@ -23,10 +23,13 @@ from ownbert.checkpoint.description import (
 from ownbert.checkpoint.model_files import is_quantized
 from ownbert.checkpoint.quantized import quantize_model, read_quantized
 from ownbert.checkpoint.saved_tokenizer import VOCABULARY, vocabulary_fingerprint
-from ownbert.checkpoint.transformer_folder import new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights, write_model
+from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families import family_of
+from ownbert.config.variants import SecondReading
+from ownbert.families import ENCODER_DECODERS, family_of
+from ownbert.families.mapping.encoder_decoder import EncoderDecoder
+from ownbert.families.mapping.weight_map import WeightMap
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.tokenizer import Tokenizer
@@ -46,7 +49,7 @@ def save(
     it can load. If writing fails, old files are unchanged.
 
     Args:
-        model: a packed encoder or decoder, or both if the heads are on the decoder.
+        model: a packed encoder or decoder, or both.
         folder: folder to write, created if necessary.
         tokenizer: tokenizer to save, if any.
         architecture: class in Transformers; by default the one with the model's heads.
@@ -55,13 +58,17 @@ def save(
     Raises:
         InputError: the folder cannot be written, or the family's format cannot express the model.
     """
-    family = family_of(model.model_type, "the model")
-    if model.second_reading is not None:
-        known = labels_json(model, family) | dict(values or {})
-        if tokenizer is not None:
-            known[VOCABULARY] = vocabulary_fingerprint(tokenizer)
-        save_translation(model, folder, values=known, tokenizer=tokenizer)
+    if model.decoder is not None:
+        known = dict(values or {})
+        if model.second_reading is not None:
+            known = labels_json(model, family_of(model.model_type, "the model")) | known
+            if tokenizer is not None:
+                known[VOCABULARY] = vocabulary_fingerprint(tokenizer)
+        tensors = named_tensors(model, _encoder_decoder_map(model))
+        config = _encoder_decoder_json(model, known)
+        write_model(Path(folder), config, tensors, tokenizer=tokenizer)
         return
+    family = family_of(model.model_type, "the model")
     name = architecture or architecture_of(model)
     config = config_json(model, name, values or {})
     if tokenizer is not None:
@@ -170,7 +177,7 @@ def new_model(
         return Model(config, specs, pooler=pooler, labels=labels, model_type=family)
     for spec in specs:
         description.require_own(spec)
-    return new_translation(
+    return new_encoder_decoder(
         description.family.model_type,
         config,
         decoder,
@@ -178,4 +185,75 @@ def new_model(
         heads=specs,
         labels=labels,
         second_reading=description.second_reading,
+    )
+
+
+def new_encoder_decoder(
+    kind: EncoderDecoder | str,
+    encoder: EncoderConfig,
+    decoder: EncoderConfig,
+    *,
+    shared: bool,
+    heads: Sequence[HeadSpec] | None = None,
+    labels: Sequence[str] = (),
+    second_reading: SecondReading | None = None,
+) -> Model:
+    """Create a randomly initialised model.
+
+    Args:
+        kind: kind of model, which determines the saved format, or its model_type.
+        shared: whether the head shares the word table.
+        heads: heads; by default the one for generation.
+        second_reading: for a decoder that reads the encoder's input again.
+    """
+    kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
+    return Model(
+        encoder,
+        kind.specs(kind.generating, {}, shared=shared) if heads is None else heads,
+        pooler=False,
+        labels=labels,
+        decoder=decoder,
+        second_reading=second_reading,
+        share_embeddings=shared or kind.one_table,
+        model_type=kind.model_type,
+    )
+
+
+def _encoder_decoder_json(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of a model of two stacks; ``values`` are further keys."""
+    assert model.decoder is not None
+    kind = ENCODER_DECODERS[model.model_type]
+    encoder, decoder, shared = model.config, model.decoder.config, _shares_table(model)
+    config = {**values, **kind.write_config(encoder, decoder, shared=shared)}
+    head = next(iter(model.specs), None)
+    if head != "generator":  # nothing to tie
+        config["tie_word_embeddings"] = values.get("tie_word_embeddings", True)
+    for kind_of_head, spec in model.specs.items():
+        if (key := kind.dropouts.get(kind_of_head)) is not None:
+            rate = encoder.hidden_dropout_prob if spec.dropout is None else spec.dropout
+            config[key] = rate
+    if model.second_reading is not None:
+        config["decoder_start_token_id"] = model.second_reading.start_id
+        config["eos_token_id"] = model.second_reading.end_id
+    if model.labels:
+        config["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
+        config["label2id"] = {label: i for i, label in enumerate(model.labels)}
+    config["architectures"] = [kind.architecture_of(head)]
+    return config
+
+
+def _shares_table(model: Model) -> bool:
+    """Whether the head's matrix is the word table of both stacks."""
+    generator = model.specs.get("generator")
+    return model.share_embeddings and (generator is None or generator.tied)
+
+
+def _encoder_decoder_map(model: Model) -> WeightMap:
+    """The weight map of an encoder-decoder model."""
+    assert model.decoder is not None
+    return ENCODER_DECODERS[model.model_type].weight_map(
+        model.config,
+        model.decoder.config,
+        shared=_shares_table(model),
+        head=next(iter(model.specs), None),
     )

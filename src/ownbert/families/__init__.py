@@ -1,5 +1,8 @@
 """The mapping between names of Hugging Face and OwnBERT, as data: one short module per family."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ownbert.exceptions import InputError
 from ownbert.families.albert import ALBERT
 from ownbert.families.bert import BERT
@@ -39,6 +42,9 @@ FAMILIES = {
 # Models with a decoder that attends to the encoder.
 ENCODER_DECODERS = {kind.model_type: kind for kind in (MARIAN, T5_ENCODER_DECODER)}
 
+# Classes of earlier versions of Transformers.
+_OLD_NAMES = ("T5WithLMHeadModel",)
+
 # Families of image models.
 IMAGE_FAMILIES = {VIT.model_type: VIT}
 
@@ -51,6 +57,15 @@ def all_families() -> dict[str, Family]:
 def all_kinds() -> tuple[Family | EncoderDecoder, ...]:
     """The families, and the models with a decoder that attends to the encoder."""
     return (*all_families().values(), *ENCODER_DECODERS.values())
+
+
+def encoder_decoder_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
+    """The kind of encoder-decoder model in a config.json; None for other models."""
+    kind = ENCODER_DECODERS.get(str(values.get("model_type")).removeprefix(OWN))
+    if kind is None or kind.model_type not in FAMILIES:
+        return kind
+    (named, *_) = values.get("architectures") or [None]
+    return kind if named in (*kind.architectures, *_OLD_NAMES) else None
 
 
 def family_of(model_type: str, where: str) -> Family:

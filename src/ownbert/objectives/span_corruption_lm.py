@@ -156,10 +156,10 @@ class SpanCorruptionLM(PretrainingObjective):
 
     @classmethod
     def make_network(cls, config: EncoderConfig, settings: Any) -> tuple[Model, None]:
-        from ownbert.checkpoint.transformer_folder import new_translation
+        from ownbert.checkpoint.saved_model import new_encoder_decoder
 
         decoder = replace(config, is_decoder=True, add_cross_attention=True)
-        return new_translation("t5", config, decoder, shared=False), None
+        return new_encoder_decoder("t5", config, decoder, shared=False), None
 
     @classmethod
     def unigram(cls, unigram: Tensor, data: PretrainingData, ordinary: np.ndarray) -> Tensor:

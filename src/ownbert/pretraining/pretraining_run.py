@@ -17,7 +17,6 @@ from ownbert.batches.masking import ordinary_tokens
 from ownbert.batches.sampled_softmax import CandidateSampler
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
-from ownbert.checkpoint.transformer_folder import save_translation
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import writing
@@ -286,14 +285,13 @@ class Pretraining(TrainingRun):
             if model is None:
                 continue
             complete = distributed.gather_full_model(model)
-            if world.first and complete.decoder is not None:
-                special_ids = {
-                    "decoder_start_token_id": decoder_start_id(self.tokenizer),
-                    "eos_token_id": self.tokenizer.sep_id,
-                }
-                save_translation(complete, path, values=special_ids, tokenizer=self.tokenizer)
-            elif world.first:
-                values = {FEATURES: dict(self.store.tags)} if self.store.tags else {}
+            if world.first:
+                values: dict[str, Any] = (
+                    {FEATURES: dict(self.store.tags)} if self.store.tags else {}
+                )
+                if complete.decoder is not None:
+                    values["decoder_start_token_id"] = decoder_start_id(self.tokenizer)
+                    values["eos_token_id"] = self.tokenizer.sep_id
                 save(complete, path, tokenizer=self.tokenizer, values=values)
 
     def finish(self, job: Job, folder: RunFolder) -> Model:

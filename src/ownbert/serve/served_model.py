@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.batches.example import Example
-from ownbert.checkpoint.transformer_folder import is_translation
+from ownbert.checkpoint.description import generator_in
 from ownbert.exceptions import InputError
 from ownbert.inference.compute import AUTO, FLOAT32, TORCH, Compute
 from ownbert.inference.embedding.embedder import Embedder
@@ -28,7 +28,6 @@ from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.task_kinds import task_kinds
 from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
-from ownbert.translate.decode import Translator
 from ownbert.unlabelled.duplicates import Duplicates, duplicates
 from ownbert.unlabelled.fit_report import read_report
 from ownbert.unlabelled.index import Index, is_index
@@ -102,7 +101,7 @@ class ServedModel:
         self.predictor: Predictor | None = None
         self.embedder: Embedder | None = None
         self.filler: Filler | None = None
-        self.translator: Translator | None = None
+        self.translator: Any = None
         self.index: Index | None = None
         self._explainer: Explainer | None = None
         self._load()
@@ -123,10 +122,10 @@ class ServedModel:
     def _load(self) -> None:
         engine = self.compute.engine
         given: Any = {"device": self.compute.device, "precision": self.compute.precision}
-        if is_translation(self.folder):
+        if (kind := generator_in(self.folder)) is not None:
             if engine not in (None, TORCH, AUTO):
                 raise InputError(f"{self.folder} translates, which only torch supports")
-            self.translator = Translator(self.folder, **given)
+            self.translator = kind.door("translate")(self.folder, **given)
             return
         if is_index(self.folder):  # uses the precision it was built with
             self.index = Index(self.folder, device=self.compute.device, engine=engine)

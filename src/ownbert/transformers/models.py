@@ -15,11 +15,10 @@ from ownbert.checkpoint.model_files import read_config
 from ownbert.checkpoint.saved_model import load as load_packed
 from ownbert.checkpoint.saved_model import load_with_report
 from ownbert.checkpoint.saved_model import save as save_packed
-from ownbert.checkpoint.transformer_folder import kind_of, load_translation, save_translation
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.families import all_families
+from ownbert.families import all_families, encoder_decoder_of
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
 from ownbert.hub import HUB_OPTIONS, model_folder, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
@@ -190,7 +189,7 @@ def load(
     """
     folder = model_folder(folder)
     values = dict(read_config(folder / CONFIG))
-    kind = kind_of(values)
+    kind = encoder_decoder_of(values)
     if kind is not None:
         if heads is not None or pooler is not None or labels or dropout is not None:
             raise InputError(
@@ -199,7 +198,7 @@ def load(
         (name, *_) = values.get("architectures") or [kind.generating]
         if name in kind.answering:
             return load_packed(describe(folder, values=values, with_decoder=True))
-        return load_translation(folder)[0]
+        return kind.door("load")(folder)[0]
     description = describe(folder, values=values)
     model = load_packed(description, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
     architecture = description.architecture if heads is None else architecture_of(model)
@@ -223,9 +222,7 @@ def save(
     """
     if isinstance(tokenizer, PreTrainedTokenizer):
         tokenizer = tokenizer.current()
-    if model.decoder is not None:
-        save_translation(model, folder, tokenizer=tokenizer)
-    elif model.padded_call is None:
+    if model.padded_call is None:
         save_packed(model, folder, tokenizer=tokenizer)
     else:
         model.padded_call.save(model, folder, tokenizer)

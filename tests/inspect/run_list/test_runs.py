@@ -21,7 +21,7 @@ from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.translate.translation_recipe import TranslateRecipe
+from ownbert.translation.translation_recipe import TranslateRecipe
 from support.cli import run_cli
 
 HOUR = 3600.0

@@ -222,11 +222,11 @@ def _say_saved(settings: ExplainSettings) -> None:
 def _image_description(folder: Path) -> Any:
     """The description of an image model; None for a text model."""
     from ownbert.checkpoint import CONFIG, describe
-    from ownbert.checkpoint.transformer_folder import is_translation
+    from ownbert.checkpoint.description import generator_in
     from ownbert.hub import model_folder
 
     folder = model_folder(folder)
-    if not (folder / CONFIG).is_file() or is_translation(folder):
+    if not (folder / CONFIG).is_file() or generator_in(folder):
         return None
     description = describe(folder)
     return None if description.config.image is None else description

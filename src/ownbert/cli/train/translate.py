@@ -15,7 +15,7 @@ from ownbert.cli.recipe_options import recipe_command
 from ownbert.exceptions import InputError
 from ownbert.settings import resolve
 from ownbert.terminal import echo, say
-from ownbert.translate.translation_recipe import LENGTH_PENALTY, TranslateRecipe
+from ownbert.translation.translation_recipe import LENGTH_PENALTY, TranslateRecipe
 
 
 class _WithFolder(TyperGroup):
@@ -80,7 +80,7 @@ def train(
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
     from ownbert.train.device import keep_memory
-    from ownbert.translate.translation_run import preview_translation, train_translation
+    from ownbert.translation.translation_run import preview_translation, train_translation
 
     keep_memory()
     recipe = {"config": config, "overrides": overrides or (), **settings}
@@ -139,7 +139,7 @@ def use(
 
     Example: ownbert translate runs/de-en new.de -o new.en
     """
-    from ownbert.translate.decode import Translator, one_line, translate_file
+    from ownbert.translation.decode import Translator, one_line, translate_file
 
     if output is None or str(output) == "-":
         o.require_file(resume=resume)
@@ -186,9 +186,9 @@ def score(
     from dataclasses import asdict
     from json import dumps
 
-    from ownbert.translate.bleu import bleu, need_sacrebleu
-    from ownbert.translate.decode import Translator
-    from ownbert.translate.translation_pairs import read_pairs
+    from ownbert.translation.bleu import bleu, need_sacrebleu
+    from ownbert.translation.decode import Translator
+    from ownbert.translation.translation_pairs import read_pairs
 
     pairs = read_pairs(resolve(TranslateRecipe, options=settings).data)
     if pairs is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 from ownbert.config.encoder import EncoderConfig
@@ -12,6 +13,13 @@ from ownbert.families.mapping.family import ArchitectureSpec
 from ownbert.families.mapping.weight_map import WeightMap
 
 Stacks = tuple[EncoderConfig, EncoderConfig, bool]
+# The code for folders whose decoder generates text. Other parts of OwnBERT find it here, by name,
+# and import nothing of it.
+GENERATION = {
+    "load": "ownbert.translation.translation_folder:load_translation",
+    "translate": "ownbert.translation.decode:Translator",
+    "explain": "ownbert.translation.explained_translations:ExplainedTranslator",
+}
 
 
 class _Writes(Protocol):
@@ -43,6 +51,7 @@ class EncoderDecoder:
         defaults: keys of the ``config.json`` with their defaults.
         names: keys that are also known by a name of ``EncoderConfig``.
         dropouts: keys of the dropout rates of heads, by kind.
+        generation: functions and classes for folders of the generating class, see ``door``.
     """
 
     model_type: str
@@ -54,6 +63,11 @@ class EncoderDecoder:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     dropouts: Mapping[str, str] = field(default_factory=dict)
+    generation: Mapping[str, str] = field(default_factory=lambda: GENERATION)
+
+    def door(self, name: str) -> Any:
+        """The function or class in ``generation`` that loads, translates or explains."""
+        return resolve_name(self.generation[name])
 
     @property
     def generating(self) -> str:
@@ -100,3 +114,8 @@ class EncoderDecoder:
         kinds = () if head is None else (head,)
         names = (name for name, spec in self.architectures.items() if spec.kinds == kinds)
         return next(names, self.generating)
+
+    def other_class(self, values: Mapping[str, Any]) -> str | None:
+        """The class that a config.json names, if it does not generate text."""
+        (named, *_) = values.get("architectures") or [None]
+        return named if named in self.architectures and named != self.generating else None

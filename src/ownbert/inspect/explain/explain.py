@@ -11,7 +11,7 @@ import numpy as np
 
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.checkpoint.transformer_folder import is_translation
+from ownbert.checkpoint.description import generator_in
 from ownbert.checks import known
 from ownbert.exceptions import InputError, named_repr, warn_of_input
 from ownbert.hub import model_folder
@@ -23,7 +23,6 @@ from ownbert.inference.opened import Networks, Opened, average
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.blend_words import BlendWords, LinearShares, answers_linearly
-from ownbert.inspect.explain.explained_translations import ExplainedTranslator
 from ownbert.inspect.explain.explanation import ExplainedRow, Explanation
 from ownbert.inspect.explain.input_words import (
     Word,
@@ -100,12 +99,13 @@ class Explainer:
         self.columns, self.device = columns or ColumnNames(), device
         self.skipped = 0
         self.predictor: Predictor | None = None
-        self.translator: ExplainedTranslator | None = None
+        self.translator: Any = None  # ``ExplainedTranslator``
         self.blend: BlendWords | None = None
         self.note: str | None = None
         self._factor = 1.0  # of the logits of the network in a blend
-        if not isinstance(folder, Opened) and is_translation(self.folder):
-            self.translator = ExplainedTranslator(self.folder, device)
+        kind = None if isinstance(folder, Opened) else generator_in(self.folder)
+        if kind is not None:
+            self.translator = kind.door("explain")(self.folder, device)
             self.models = [self.translator.model]
             self.tokenizer, self.head = self.translator.tokenizer, self.translator.head
             self.mask = self.translator.unknown

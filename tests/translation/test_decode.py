@@ -9,7 +9,7 @@ import ownbert
 from ownbert import checkpoint
 from ownbert.cli.train import translate as command
 from ownbert.exceptions import InputError
-from ownbert.translate.decode import Translator
+from ownbert.translation.decode import Translator
 from support.cli import run_cli
 from support.sequences import files, rows
 
@@ -81,7 +81,7 @@ def test_the_scores(folder: Path, tmp_path: Path):
     assert "case:mixed" in lines[1]
     assert "tok:13a" in lines[1]
     assert "case:lc" in lines[2]
-    from ownbert.translate.bleu import bleu
+    from ownbert.translation.bleu import bleu
 
     truth = Path(pairs["target"]).read_text().splitlines()
     assert bleu(truth, truth).score == pytest.approx(100)

@@ -9,8 +9,8 @@ from ownbert.files.writing import remove_empty
 from ownbert.run.file_names import SOURCE as SOURCE
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.translate.translation_pairs import Pairs
-from ownbert.translate.translation_recipe import Vocabulary
+from ownbert.translation.translation_pairs import Pairs
+from ownbert.translation.translation_recipe import Vocabulary
 
 
 def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, Tokenizer]:

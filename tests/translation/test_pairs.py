@@ -8,8 +8,8 @@ import pytest
 
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.translate.translation_pairs import PairData, Pairs, hold_out, read_pairs
-from ownbert.translate.translation_recipe import PairFiles
+from ownbert.translation.translation_pairs import PairData, Pairs, hold_out, read_pairs
+from ownbert.translation.translation_recipe import PairFiles
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

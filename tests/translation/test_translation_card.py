@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from ownbert.translate.translation_run import train_translation
+from ownbert.translation.translation_run import train_translation
 from support.sequences import SETTINGS, files, rows
 
 SHORT = SETTINGS | {"max_steps": 4}

@@ -12,20 +12,20 @@ from ownbert import limits
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums
-from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.checks import between, whole
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
-from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.packed.prepack import prepack
 from ownbert.objectives.span_corruption_lm import decoder_start_id
 from ownbert.train.device import autocast, pick_device, pick_precision
-from ownbert.translate.translation_pairs import encode_sources
-from ownbert.translate.translation_recipe import LENGTH_PENALTY
-from ownbert.translate.vocabulary import load_vocabularies
+from ownbert.translation.generate import Hypothesis, beam_search, greedy
+from ownbert.translation.translation_folder import load_translation
+from ownbert.translation.translation_pairs import encode_sources
+from ownbert.translation.translation_recipe import LENGTH_PENALTY
+from ownbert.translation.vocabulary import load_vocabularies
 
 # Texts sorted by length at a time, so that those of a batch have similar lengths.
 _BLOCK_TEXTS = 512
@@ -37,7 +37,7 @@ class Translator:
     Args:
         folder: model folder.
         beams: width of the beam search; 1 is greedy.
-        length_penalty: see ``ownbert.nn.generate.beam_search``.
+        length_penalty: see ``ownbert.translation.generate.beam_search``.
         max_length: maximum tokens of a translation; by default twice the source length plus 20.
         batch_tokens: maximum source tokens times beams per batch.
         device: auto, cpu or cuda.

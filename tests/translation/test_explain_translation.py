@@ -8,12 +8,12 @@ import torch
 
 from ownbert import Explainer, explain
 from ownbert.batches.batch import Example, pack
-from ownbert.checkpoint.transformer_folder import save_translation
+from ownbert.checkpoint import save
 from ownbert.exceptions import InputWarning
 from ownbert.inspect.explain.methods import integrated_gradients, leave_one_out
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.transformer import make_model
-from ownbert.translate.vocabulary import save_vocabularies
+from ownbert.translation.transformer import make_model
+from ownbert.translation.vocabulary import save_vocabularies
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import SPECIAL
@@ -61,7 +61,7 @@ def _learn_upper_case(folder: Path) -> None:
         optimizer.step()
         slower.step()
         optimizer.zero_grad()
-    save_translation(model, folder / "model")
+    save(model, folder / "model")
     save_vocabularies(folder / "model", TOKENIZER, TOKENIZER)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, from_padded
-from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.model import Model
-from ownbert.transformer import log_probs, make_model
+from ownbert.translation.generate import Hypothesis, beam_search, greedy
+from ownbert.translation.transformer import log_probs, make_model
 
 START, END = 1, 2
 LENGTHS = (3, 7, 5, 1)

@@ -14,7 +14,7 @@ import torch
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.loader import Loader, batches_once
-from ownbert.checkpoint.transformer_folder import save_translation
+from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import refuse_foreign, writing
@@ -35,16 +35,16 @@ from ownbert.train.training_settings import NOAM_STEPS
 from ownbert.train.watch.callbacks import Callbacks
 from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.meter import add_up, mean_metrics
-from ownbert.transformer import from_configs, transformer_config
-from ownbert.translate.translation_pairs import PairData, hold_out, read_pairs
-from ownbert.translate.translation_recipe import (
+from ownbert.translation.transformer import from_configs, transformer_config
+from ownbert.translation.translation_pairs import PairData, hold_out, read_pairs
+from ownbert.translation.translation_recipe import (
     DEFAULT_EPOCHS,
     LENGTH_PENALTY,
     PairFiles,
     TranslateRecipe,
     TranslateRun,
 )
-from ownbert.translate.vocabulary import (
+from ownbert.translation.vocabulary import (
     SOURCE,
     learn_vocabularies,
     load_vocabularies,
@@ -279,7 +279,7 @@ class TranslationRun(TrainingRun):
             "decoder_start_token_id": self.target.cls_id,
             "eos_token_id": self.target.sep_id,
         }
-        save_translation(complete, folder.path, values=values)
+        save(complete, folder.path, values=values)
 
     def summary(self) -> list[str]:
         recipe, data, run = self.recipe, self.data, self.limits

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ownbert.exceptions import InputError
-from ownbert.transformer import log_probs, make_model
+from ownbert.translation.transformer import log_probs, make_model
 from support.floats import assert_close
 
 TINY = {"N": 2, "d_model": 16, "d_ff": 32, "h": 2}

@@ -1,6 +1,6 @@
 """The Transformer of Vaswani et al. 2017 ("Attention Is All You Need"), built from BERT's parts.
 
-    from ownbert.transformer import log_probs, make_model
+    from ownbert.translation.transformer import log_probs, make_model
 
     model = make_model(src_vocab=11, tgt_vocab=11, N=2)
     log_probs(model, source, target)  # (B, S'), (B, S) -> (B, S, V)

@@ -13,7 +13,7 @@ from ownbert.files.text_files import open_text
 from ownbert.tables.column_proposals import warn_if_headless
 from ownbert.tables.tables import columns, kind_of, read_records, require_column
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.translate.translation_recipe import PairFiles
+from ownbert.translation.translation_recipe import PairFiles
 
 _ENCODED_AT_ONCE = 1000  # texts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.translate.decode import Translator, one_line, translate_file
+from ownbert.translation.decode import Translator, one_line, translate_file
 from support.cli import run_cli
 from support.kills import kill_when_written
 from support.sequences import rows

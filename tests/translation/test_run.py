@@ -12,13 +12,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.exceptions import InputError
 from ownbert.train.job import Interrupted
 from ownbert.train.state_files import list_states
 from ownbert.train.watch.callbacks import Callbacks
-from ownbert.translate.decode import Translator
-from ownbert.translate.translation_run import preview_translation, train_translation
+from ownbert.translation.decode import Translator
+from ownbert.translation.translation_folder import load_translation
+from ownbert.translation.translation_run import preview_translation, train_translation
 from support.sequences import SETTINGS, Row, files, rows
 
 SHORT = {**SETTINGS, "d_model": 16, "d_ff": 32, "model.h": 2, "batch_tokens": 200}

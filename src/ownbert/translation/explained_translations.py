@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.checkpoint.transformer_folder import load_translation
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.targets import Target
 from ownbert.inspect.observing import evaluating, require_room
 from ownbert.tasks.rows import Row
-from ownbert.translate.decode import Translator
-from ownbert.translate.translation_pairs import encode_sources
+from ownbert.translation.decode import Translator
+from ownbert.translation.translation_folder import load_translation
+from ownbert.translation.translation_pairs import encode_sources
 
 # Sources translated at a time.
 _BATCH_SOURCES = 32

@@ -1,1 +1,0 @@
-"""Sequence to sequence: training and use of the encoder-decoder Transformer."""
