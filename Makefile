@@ -26,17 +26,16 @@ test-slow: .venv/full.stamp
 	$(BIN)/python -m pytest -m slow
 
 # Libraries are limited to older instructions, as a stand-in for processors that are not at hand:
-# oneDNN, PyTorch's own loops, MKL, numpy's and scipy's OpenBLAS, and numba. OpenVINO and onnxruntime
-# are not limited. The limit of AVX-512 is without VNNI and bfloat16.
+# oneDNN, PyTorch's own loops, MKL, numpy's and scipy's OpenBLAS. OpenVINO and onnxruntime are not
+# limited. The limit of AVX-512 is without VNNI and bfloat16.
 ISA_TESTS := tests/nn tests/parity tests/exporting tests/inference tests/tasks tests/corpus/test_cooccurrence.py
 ISAS := sse41 avx2 avx512 all
 LIMITS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
-	OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2
+	OPENBLAS_CORETYPE=Nehalem
 LIMITS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-	OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma
+	OPENBLAS_CORETYPE=Haswell
 LIMITS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512 \
-	MKL_ENABLE_INSTRUCTIONS=AVX512 OPENBLAS_CORETYPE=SkylakeX NUMBA_CPU_NAME=skylake-avx512 \
-	NUMBA_CPU_FEATURES=+avx512f,+avx512bw,+avx512dq,+avx512vl
+	MKL_ENABLE_INSTRUCTIONS=AVX512 OPENBLAS_CORETYPE=SkylakeX
 LIMITS_all :=
 # PyTorch and OpenBLAS believe in instructions that the processor lacks.
 NEEDS_sse41 := sse4_2

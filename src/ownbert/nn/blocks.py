@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.context import Context
-from ownbert.nn.layers import ACTIVATION, Dropout, Linear, add_and_norm, make_norm
+from ownbert.nn.layers import ACTIVATION, Dropout, Linear, make_norm
 from ownbert.nn.multihead import Attention, CrossAttention
 
 
@@ -90,15 +90,12 @@ class EncoderBlock(nn.Module):
             ]
         else:
             attended = self.attention(x, context, layer)
-            x = add_and_norm(x, attended, self.attention_dropout, self.attention_norm)
+            x = self.attention_norm(x + self.attention_dropout(attended))
             if context.cross is not None:
                 attended = self.cross_attention(x, context, layer)
-                x = add_and_norm(
-                    x, attended, self.cross_attention_dropout, self.cross_attention_norm
-                )
-            after = self.feed_forward_dropout, self.feed_forward_norm
+                x = self.cross_attention_norm(x + self.cross_attention_dropout(attended))
             chunks = [
-                add_and_norm(part, self.feed_forward(part), *after)
+                self.feed_forward_norm(part + self.feed_forward_dropout(self.feed_forward(part)))
                 for part in self.chunks(x, context)
             ]
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks)

@@ -8,16 +8,13 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.fast.accumulation import converted
-from ownbert.nn.fast.compiled import loops_for, parts_of, run
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -259,26 +256,11 @@ class _Product(torch.autograd.Function):
 def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
     """grad^T x: (T, I), (T, D) -> (I, D).
 
-    oneDNN is faster in float32 if MKL is narrow, but rejects empty matrices. In bfloat16 with
-    matrix units its transposition of ``grad`` takes as long as the product; a compiled loop takes a
-    fifth of that.
+    oneDNN is faster in float32 if MKL is narrow, but rejects empty matrices.
     """
     if grad.dtype == torch.float32 and mkl_is_narrow() and len(grad):
         return multiply(grad.t(), x.t(), None)
-    (count, out), size = grad.shape, x.shape[1]
-    loops = loops_for(grad) if grad.dtype == torch.bfloat16 and has_matrix_units() else None
-    if loops is None:
-        return grad.t() @ x
-    if count * out <= (count + out) * size:
-        return _transposed(grad, loops) @ x
-    return _transposed(_transposed(x, loops) @ grad, loops)
-
-
-def _transposed(x: Tensor, loops: ModuleType) -> Tensor:
-    """A contiguous transpose: (N, M) -> (M, N)."""
-    out = x.new_empty(x.shape[::-1])
-    run(loops.transpose, x.numel(), x.contiguous(), out)
-    return out
+    return grad.t() @ x
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -327,48 +309,3 @@ class _ByteDropout(torch.autograd.Function):
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         (keep,) = ctx.saved_tensors
         return keep.to(grad.dtype).mul_(grad).mul_(ctx.scale), None
-
-
-def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
-    """norm(x + dropout(y)), the residual connection of post-norm blocks: (T, D).
-
-    For LayerNorm, compiled loops, if available, train on a CPU with one pass over the data forward
-    and one backward, instead of about five each.
-    """
-    rate = dropout.p if dropout.training else 0.0
-    if not (type(norm) is nn.LayerNorm and norm.weight is not None and torch.is_grad_enabled()):
-        return norm(x + dropout(y))
-    loops = loops_for(x, y)
-    if loops is None or x.ndim != 2 or norm.weight.dtype != torch.float32:
-        return norm(x + dropout(y))
-    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
-    return _AddAndNorm.apply(x, y, norm.weight, bias, norm.eps, rate, loops)  # pyright: ignore
-
-
-class _AddAndNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y, weight, bias, eps, rate, loops):
-        keep, scale = keep_some(y.numel(), rate) if rate else (None, 1.0)
-        keep = None if keep is None else keep.view(y.shape)
-        ctx.loops, ctx.types = loops, (x.dtype, y.dtype)
-        ctx.scale = np.float32(scale)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        normed = torch.empty_like(y, memory_format=torch.contiguous_format)
-        # fully_shard resizes the memory of parameters, which NumPy views would prevent permanently.
-        weight, bias = weight.clone(), bias.clone()
-        rstd = weight.new_empty(len(x))
-        given = x.contiguous(), y.contiguous(), keep, ctx.scale, weight, bias, np.float32(eps)
-        run(loops.add_and_norm, x.numel(), *given, out, normed, rstd)
-        ctx.save_for_backward(normed, rstd, weight, keep)
-        return out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        normed, rstd, weight, keep = ctx.saved_tensors
-        of_x, of_y = (torch.empty_like(normed, dtype=dtype) for dtype in ctx.types)
-        parts = parts_of(grad.numel())
-        of_weight, of_bias = (weight.new_zeros(parts, len(weight)) for _ in range(2))
-        given = grad.contiguous(), normed, keep, ctx.scale, weight, rstd
-        run(ctx.loops.add_and_norm_backward, grad.numel(), *given, of_x, of_y, of_weight, of_bias)
-        return of_x, of_y, of_weight.sum(0), of_bias.sum(0), None, None, None

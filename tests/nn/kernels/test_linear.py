@@ -2,11 +2,15 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from ownbert.batches.batch import Example, pack
+from ownbert.config.encoder import EncoderConfig
 from ownbert.nn import layers as kernel
+from ownbert.nn.encoder import Encoder
 from ownbert.nn.layers import Linear, onednn_has_linear
 
 ONEDNN_IS_FASTER, MKL_IS_NARROW = kernel.onednn_is_faster, kernel.mkl_is_narrow
@@ -84,6 +88,38 @@ def test_rows_of_zeros_change_nothing(monkeypatch: pytest.MonkeyPatch, autocast:
     for one, other in zip(filled, exact, strict=True):
         eps = torch.finfo(torch.bfloat16 if autocast else torch.float32).eps
         assert float((one - other).abs().max()) <= 8 * eps * float(other.abs().max())
+
+
+def test_an_encoder_filled_with_rows_of_zeros(monkeypatch: pytest.MonkeyPatch):
+    if not onednn_has_linear(torch.float32):
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr("ownbert.nn.encoder.onednn_is_faster", onednn_has_linear)
+    config = EncoderConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    encoder, rng = Encoder(config).train(), np.random.default_rng(0)
+    ids = [rng.integers(0, 50, n) for n in (9, 40, 3, 40, 17, 38, 1)]
+    batch = pack([Example(own, np.zeros_like(own)) for own in ids])
+    seen: list[int] = []
+    for block in encoder.blocks:
+        block.register_forward_hook(lambda module, given, out: seen.append(len(out)))
+
+    def compute() -> list[Tensor]:
+        hidden, _ = encoder(batch)
+        grad = torch.linspace(-1, 1, hidden.numel()).view_as(hidden)
+        return [hidden.detach(), *torch.autograd.grad(hidden, list(encoder.parameters()), grad)]
+
+    filled = compute()
+    assert set(seen) == {160}  # 148 tokens
+    monkeypatch.setattr("ownbert.nn.encoder.rows_to_multiply", lambda count, size, dtype: count)
+    for one, other in zip(filled, compute(), strict=True):
+        within = 1e-5 * max(float(other.abs().max()), 1.0)
+        torch.testing.assert_close(one, other, rtol=0, atol=within)
+    seen.clear()
+    encoder.eval()(batch)
+    assert set(seen) == {148}
 
 
 def test_numbers_of_rows_are_few():

@@ -100,6 +100,29 @@ def test_dropout_leaves_out_its_share_in_every_sequence():
         torch.testing.assert_close(kept, kept.round(), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("backend", ["manual", "matmul", "sdpa"])
+def test_rows_behind_those_of_the_layout(backend: str):
+    torch.manual_seed(0)
+    filled = [torch.randn(TOKENS + 6, 2, 8) for _ in range(3)]
+    found = gradients(*filled, backend=backend)
+    assert not any(rows[TOKENS:].any() for rows in found)
+    out = attend(*(inputs := [x[:TOKENS].requires_grad_() for x in filled]),
+                 make_layout(LENGTHS), backend="reference").out  # fmt: skip
+    grad = torch.linspace(-1, 1, filled[0].numel()).view_as(filled[0])[:TOKENS]
+    expected = [out.detach(), *torch.autograd.grad(out, inputs, grad)]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[:TOKENS], other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_not_a_number_is_not_hidden(wrong: float):
+    ones = torch.ones(10, 1, 8)
+    q = ones.index_put((torch.tensor([2]),), torch.tensor(wrong)).requires_grad_()
+    out = attend(q, ones, ones, make_layout([4, 6]), backend="manual").out
+    assert out[2].isnan().all()
+    assert out[[0, 1, 3]].isfinite().all()
+
+
 def test_it_is_what_training_on_a_cpu_takes():
     given = ways_to_lie(2, 8)["of one matrix"]
     for dropout in (0.0, 0.1):
