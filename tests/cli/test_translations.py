@@ -44,8 +44,8 @@ NOT_TRANSLATED = (
     "__init__.py",
     *("transformers/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
-    *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves", "overlay")),
-    "inspect/ranking_curves.py",
+    *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves")),
+    *("inspect/ranking_curves.py", "vision/patches.py", "vision/relevance_maps.py"),
     *("train/watch/training_curves.py", "train/distributed.py", "train/optim/"),
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),

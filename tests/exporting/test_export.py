@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import ownbert
-from ownbert import vit
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import describe, load, save
 from ownbert.config.head_spec import HeadSpec
@@ -31,6 +30,7 @@ from ownbert.nn.model import Model
 from ownbert.run.new_folder import complete_folder
 from ownbert.tasks.task import restored_task
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.vision import vit
 from support.cli import refusal
 from support.floats import assert_close
 from support.parity_models import padded, their_model

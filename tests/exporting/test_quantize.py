@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ownbert
-from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.checkpoint.weights import QUANTIZED
 from ownbert.config.head_spec import HeadSpec
@@ -21,6 +20,7 @@ from ownbert.families import family_of
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import EXACT, NONE, PAIRS, QuantizedLinear, products_here
+from ownbert.vision import vit
 from support.cli import printed_rows, refusal, run_cli
 from support.tiny import CONFIG, TOKENIZER, change_config, contents, made
 

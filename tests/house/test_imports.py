@@ -46,7 +46,6 @@ ALLOWED = {
     "config": set(),
     "text": set(),
     "tables": set(),
-    "images": set(),
     "batches": {"text", "tables"},
     "corpus": {"text", "tables", "batches"},
     "nn": {"config", "batches"},
@@ -58,23 +57,22 @@ ALLOWED = {
     "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},
     "views": {"batches", "corpus"},
     "tasks": {"config", "text", "nn", "objectives", "checkpoint", "train"}
-    | {"tables", "images", "batches", "corpus", "views"},
+    | {"tables", "batches", "corpus", "views"},
     "inference": {"config", "text", "nn", "checkpoint", "objectives", "train", "run", "tasks"}
-    | {"tables", "images", "batches", "corpus", "views"},
+    | {"tables", "batches", "corpus", "views"},
     "pretraining": {"config", "text", "nn", "objectives", "checkpoint", "train", "run"}
     | {"batches", "corpus"},
     "finetuning": {"config", "text", "nn", "objectives", "checkpoint", "train", "run", "tasks"}
-    | {"tables", "images", "batches", "corpus", "inference", "pretraining", "views"},
+    | {"tables", "batches", "corpus", "inference", "pretraining", "views"},
     "fitting": {"nn", "config", "checkpoint", "train", "run", "tasks", "views", "inference"}
     | {"tables", "batches", "corpus", "pretraining", "finetuning"},
     "unlabelled": {"checkpoint", "run", "tasks", "views", "inference", "fitting"}
     | {"tables", "batches", "corpus", "train"},
-    "vit": {"config", "images", "batches", "families", "nn", "checkpoint"},
 }
 LEAVES = {"cli", "inspect", "serve", "exporting", "bulk"}
 # Features that may import all but the commands and each other, and that only the commands import:
 # other parts find them by name, in the tables of families and tasks.
-FEATURES = {"translation"}
+FEATURES = {"translation", "vision"}
 HEAVY = (
     "torch",
     "transformers",

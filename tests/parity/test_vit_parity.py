@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.exceptions import InputError
 from ownbert.families import IMAGE_FAMILIES
+from ownbert.vision import vit
 from support.floats import assert_close
 from support.parity_models import transformers
 

@@ -1,6 +1,7 @@
 """The options of single families and of images."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ownbert import limits
 from ownbert.checks import check_fields, checked, count, each, known, truth
@@ -103,6 +104,9 @@ class Image:
         patch: (height, width) of a patch, in pixels.
         channels: 3 for RGB, 1 for greyscale.
     """
+
+    # The module that reads patches, by name: only images need it.
+    EMBEDDINGS: ClassVar[str] = "ownbert.vision.patches:PatchEmbeddings"
 
     size: tuple[int, int]
     patch: tuple[int, int]

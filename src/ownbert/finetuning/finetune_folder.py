@@ -7,17 +7,15 @@ from typing import Any
 
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.exceptions import InputError
-from ownbert.images.pixels import PROCESSOR
 from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE, TRAINING_ROWS
 from ownbert.run.run_folder import RunFolder
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.task_kinds import task_files
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.state_files import newest_state
 
 # Results of a search; its runs are in the folder ``search``.
 SEARCH = "search.json"
-# Files of sentence-transformers.
-_EMBED_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 # Folder for continued pretraining on the texts of the task.
 PRETRAINED = "pretrained"
 
@@ -79,11 +77,10 @@ class FinetuneFolder(RunFolder):
         names = [
             SEARCH,
             PRETRAINED,
-            *_EMBED_FILES,
+            *task_files(),
             "1_Pooling",
             CONFUSION,
             TRAINING_ROWS,
-            PROCESSOR,
         ]
         return [*super().written(), *names]
 
@@ -93,5 +90,5 @@ class FinetuneFolder(RunFolder):
         folders = [self.path / "search"] if SEARCH in several else []
         if ENSEMBLE in several:
             folders += [*self.path.glob("fold-[0-9]*"), *self.path.glob("seed-[0-9]*")]
-        files = [self.path / name for name in (PRETRAINED, *several, *_EMBED_FILES)]
+        files = [self.path / name for name in (PRETRAINED, *several, *task_files())]
         return [*super().replaced(), *folders, *files]

@@ -15,10 +15,10 @@ from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import atomic_path
-from ownbert.images.pixels import PROCESSOR
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE, TRAINING_ROWS
+from ownbert.tasks.task_kinds import task_files
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.train.watch.log import CURVES
 from ownbert.views import LINEAR, PROBE
@@ -27,10 +27,7 @@ MODULES = "modules.json"
 # Reports of ``ownbert fit``, which quote some of the texts, and counts of their words.
 REPORTS = ("report.html", "report.json", "report.txt", TRAINING_ROWS)
 # Files of a network other than its weights.
-BESIDE_WEIGHTS = (
-    *(CONFIG, "generation_config.json", PROCESSOR, *TOKENIZER_FILES),
-    *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
-)
+BESIDE_WEIGHTS = (*(CONFIG, "generation_config.json", *TOKENIZER_FILES, *task_files()),)
 _LINEAR_ENDS = ("json", "safetensors")
 _PROGRAM = "model.pt2"  # written by torch.export
 _LISTED_MODULES = list_of(record({"path": maybe(text)}), most=100)

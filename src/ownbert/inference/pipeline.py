@@ -15,7 +15,6 @@ from ownbert.checks import between
 from ownbert.exceptions import InputError, named_repr, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
-from ownbert.images.image_files import is_image
 from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.chosen_thresholds import with_thresholds
 from ownbert.inference.compute import Compute
@@ -24,7 +23,7 @@ from ownbert.inference.opened import Opened, characters, given_rows, read_labell
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import REPORT
 from ownbert.tables.columns import ColumnNames, usual_names
-from ownbert.tables.memory import as_record, is_list, is_table, items
+from ownbert.tables.memory import as_record, is_list, items
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
@@ -437,15 +436,14 @@ class Predictor:
             data = columns
         elif data is None:
             raise InputError("no rows: give a text, several in a list, a table or a Path")
-        if self.task.reads_arrays:
-            single = _is_one_image(data)
-            return single, self.task.source([data] if single else data, labelled=False)
-        if isinstance(data, os.PathLike):
-            return False, Path(data)
-        data = as_record(data, usual_names(self.task.column_specs, self.task.columns))
-        if single := _is_one_row(data, words=self.task.head == "tokens"):
+        reads_tables = not self.task.reads_arrays
+        if reads_tables:
+            if isinstance(data, os.PathLike):
+                return False, Path(data)
+            data = as_record(data, usual_names(self.task.column_specs, self.task.columns))
+        if single := self.task.is_one_row(data):
             data = [data]
-        elif is_list(data):
+        elif reads_tables and is_list(data):
             data = items(data)
             if not data:
                 return False, None
@@ -486,30 +484,6 @@ def _scores_and_labels(threshold: Any) -> tuple[float | None, str | None]:
     return score, None
 
 
-def _is_one_row(data: Any, *, words: bool) -> bool:
-    """Whether the input is one row: a text, a tuple of texts, or a mapping that is not of columns,
-    in which a list may be the ``words`` of one row."""
-    if isinstance(data, str):
-        return True
-    if isinstance(data, tuple):
-        return len(data) == 2 and isinstance(data[0], str)
-    if not isinstance(data, Mapping) or any(map(is_table, data.values())):
-        return False
-    if words and len(data) == 1:
-        (cells,) = data.values()
-        return isinstance(cells, str) or all(isinstance(word, str) for word in items(cells))
-    return not all(map(is_list, data.values()))
-
-
 def _refuse_options_of_pipelines(given: Mapping[str, Any]) -> None:
     for name in given.keys() & _OF_PIPELINES.keys():
         raise InputError(f"there is no {name} here: {_OF_PIPELINES[name]}")
-
-
-def _is_one_image(data: Any) -> bool:
-    """Whether the input is one image: a file, a Pillow image, or an array (height, width[, C])."""
-    if isinstance(data, str | os.PathLike):
-        return not Path(data).is_dir() and is_image(Path(data))
-    if isinstance(data, np.ndarray):
-        return data.ndim == 2 or (data.ndim == 3 and data.shape[-1] in (1, 3))
-    return is_image(data)

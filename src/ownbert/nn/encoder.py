@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -26,7 +27,6 @@ from ownbert.nn.positions import sinusoids
 from ownbert.nn.variants.bottleneck import BottleneckBlock
 from ownbert.nn.variants.convolution import Convolution
 from ownbert.nn.variants.disentangled import DistanceTable
-from ownbert.nn.variants.patches import PatchEmbeddings
 from ownbert.nn.variants.sesame import LayerGate
 
 # Position kinds that are added to the embeddings.
@@ -156,9 +156,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.embeddings: Embeddings = (
-            Embeddings(config) if config.image is None else PatchEmbeddings(config)  # pyright: ignore
-        )
+        made = Embeddings if config.image is None else resolve_name(config.image.EMBEDDINGS)
+        self.embeddings: Embeddings = made(config)
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
         self.buckets: nn.Module | None = None

@@ -194,7 +194,7 @@ class TaskSettings(CheckedSettings, name="task"):
         LEARNING,
         check=between(0, 1, "[)"),
     )
-    # Augmentation of training images, see ``ownbert.images.augmentation``.
+    # Augmentation of training images, see ``ownbert.vision.augmentation``.
     flip: bool = setting(
         False, "Mirror half of the training images, if left and right do not matter.", LEARNING
     )

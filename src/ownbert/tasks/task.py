@@ -4,8 +4,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +25,7 @@ from ownbert.checkpoint import (
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
-from ownbert.tables.memory import table_of
+from ownbert.tables.memory import is_list, is_table, table_of
 from ownbert.tables.tables import Source
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.forward.network import RowNetwork
@@ -122,7 +122,7 @@ class Task(ABC):
     # micro-batches; and the minimum number of rows in a batch.
     needs_full_batch: ClassVar[bool] = False
     min_batch_size = 1
-    # Whether ``read`` accepts arrays besides files.
+    # Whether rows are read from files and arrays of images, not from tables with texts.
     reads_arrays: ClassVar[bool] = False
     # A sentence for each threshold that ``tune`` could not choose as asked for.
     missed: Sequence[str] = ()
@@ -216,6 +216,17 @@ class Task(ABC):
         )
 
     # Reading.
+
+    def is_one_row(self, data: Any) -> bool:
+        """Whether data in memory are one row: a text, a tuple of texts, or a mapping that is not of
+        columns."""
+        if isinstance(data, str):
+            return True
+        if isinstance(data, tuple):
+            return len(data) == 2 and isinstance(data[0], str)
+        if not isinstance(data, Mapping) or any(map(is_table, data.values())):
+            return False
+        return not all(map(is_list, data.values()))
 
     def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
         """The input of ``read`` and ``stream``: a file, or rows in memory as a table.
@@ -558,8 +569,7 @@ def task_class(name: str) -> type[Task]:
     Raises:
         InputError: the name is unknown.
     """
-    module, _, kind = task_kind(name)[1].task.rpartition(".")
-    return getattr(import_module(f"ownbert.tasks.{module}"), kind)
+    return resolve_name(task_kind(name)[1].task)
 
 
 def task_of(description: Description, columns: ColumnNames | None = None) -> Task:

@@ -23,12 +23,13 @@ class TaskKind:
     """What is known of a task without its class, which takes long to import.
 
     Args:
-        task: its module in ``ownbert.tasks`` and its class.
+        task: its module and its class.
         help: text of its command.
         settings: its settings in ``FinetuneRecipe``, in the order of --help.
         without: settings of other tasks that do not apply.
         columns: columns of its files.
         pipeline: name of the task in Transformers' pipelines and on the hub.
+        files: files that it writes beside the model.
         alias: second name of its command.
     """
 
@@ -38,6 +39,7 @@ class TaskKind:
     without: tuple[str, ...] = ()
     columns: tuple[ColumnSpec, ...] = ()
     pipeline: str = "text-classification"
+    files: tuple[str, ...] = ()
     alias: str = ""
 
 
@@ -47,6 +49,11 @@ def task_kinds() -> Mapping[str, TaskKind]:
     modules = {file.stem for file in Path(__file__).with_name("kinds").glob("[a-z]*.py")}
     names = (*_FIRST, *sorted(modules - {*_FIRST}))
     return {name: import_module(f"ownbert.tasks.kinds.{name}").KIND for name in names}
+
+
+def task_files() -> tuple[str, ...]:
+    """Files that tasks write beside the model."""
+    return tuple(name for kind in task_kinds().values() for name in kind.files)
 
 
 def task_kind(name: str) -> tuple[str, TaskKind]:

@@ -177,7 +177,7 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
         given, choices = _flatten_choices(given)
     keep = attention_layers(stack, call.option(given, "output_attentions"))
     if stack.config.image is not None:
-        packed = pack_images(given, stack.config, keep)
+        packed = pack_images(given, stack, keep)
     else:
         padded = _padded(call, model, given, keep)
         check_inputs(stack, given, padded.size)

@@ -22,7 +22,6 @@ from ownbert.config.encoder import SEGMENTS, EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.nn.context import Cache, Context, QueryStream
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.variants.patches import picture_batch
 
 _INTEGERS = (torch.long, torch.int)
 # Arguments that index an embedding table.
@@ -274,9 +273,7 @@ class PackedInputs:
         return torch.stack(padded)
 
 
-def pack_images(
-    given: Mapping[str, Any], config: EncoderConfig, keep: frozenset[int]
-) -> PackedInputs:
+def pack_images(given: Mapping[str, Any], stack: Encoder, keep: frozenset[int]) -> PackedInputs:
     """Images (B, channels, height, width) as sequences of patches with equal lengths."""
     pixels = given.get("pixel_values")
     if pixels is None:
@@ -284,12 +281,12 @@ def pack_images(
     for name in ("bool_masked_pos", "interpolate_pos_encoding"):
         if given.get(name) is not None and given[name] is not False:
             raise InputError(f"{name} is not supported: all patches are visible, in their order")
-    assert config.image is not None
-    batch = picture_batch(pixels, config.image)
+    embeddings: Any = stack.embeddings
+    batch, config = embeddings.batch(pixels), stack.config
     head_mask = expand_head_mask(given.get("head_mask"), config, len(pixels))
     context = Context(batch.layout, batch.positions, head_mask, keep)
     index = torch.arange(batch.tokens, device=pixels.device)
-    return PackedInputs(batch, context, index, (len(pixels), config.image.patches + 1))
+    return PackedInputs(batch, context, index, (len(pixels), batch.layout.lengths[0]))
 
 
 def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedInputs:

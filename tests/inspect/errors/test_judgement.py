@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ownbert import InputError, Predictor, vit
+from ownbert import InputError, Predictor
 from ownbert.checkpoint import save
-from ownbert.images.pixels import Processor
 from ownbert.inspect.errors.analysis import analyse_errors, as_lines
 from ownbert.inspect.errors.judgement import NONE, judge_answers
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.tables.squad import GoldAnswer
 from ownbert.tasks.question_answering.answer import PredictedAnswer, QuestionRow
+from ownbert.vision import vit
+from ownbert.vision.pixels import Processor
 from support.cli import run_cli
 from support.tiny import change_config, made
 

@@ -246,8 +246,8 @@ def _explain_images(
     """Explain the classes of images, on a page or as a picture with the relevance of patches."""
     from ownbert.hub import model_folder
     from ownbert.inspect.explain.explain_page import write_page
-    from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
-    from ownbert.inspect.explain.overlay import draw_relevance
+    from ownbert.vision.explained_images import IMAGE_METHODS, explain_images
+    from ownbert.vision.relevance_maps import draw_relevance
 
     if not images:
         raise InputError(_NOTHING)

@@ -36,7 +36,7 @@ def relevance(
 
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1
     """
-    from ownbert.inspect.explain.overlay import draw_relevance
+    from ownbert.vision.relevance_maps import draw_relevance
 
     chosen = numbers("--layers", layers)
     explained = draw_relevance(folder, images, output, label=label, layers=chosen)

@@ -4,15 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ownbert.checkpoint import Description, load, new_model
 from ownbert.nn.model import Model
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.task import Task
-
-# Ratio of the highest to the lowest frequency of position embeddings.
-_FREQUENCY_RATIO = 100.0
 
 
 def make_model(
@@ -34,11 +30,9 @@ def make_model(
         model = new_model(
             description, [spec], pooler=pooler, labels=task.labels, dropout=settings.dropout
         )
-        image = model.config.image
-        if image is not None:
-            table = model.encoder.embeddings.position.weight
-            with torch.no_grad():
-                table[1:] = sinusoidal_positions(image.grid, model.config.hidden_size)
+        if model.config.image is not None:
+            embeddings: Any = model.encoder.embeddings
+            embeddings.start()
     else:
         pretrained = task.pretrained_head(description)
         model = load(
@@ -77,28 +71,6 @@ def knows_labels(description: Description, task: Task) -> bool:
     has_head = task.head in {spec.kind for spec in description.specs}
     unnamed = theirs == tuple(f"LABEL_{i}" for i in range(len(own)))
     return not has_head or not own or theirs == own or unnamed
-
-
-def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
-    """Initial position embeddings of patches: sines and cosines of row and column.
-
-    Training converges much faster than from random ones.
-
-    Args:
-        grid: number of patches vertically and horizontally.
-        width: hidden size D.
-
-    Returns:
-        (P, D) embeddings.
-
-    Source: Beyer et al. 2022, section 2.
-    """
-    count = -(-width // 4)
-    rates = _FREQUENCY_RATIO ** -(torch.arange(count) / max(1, count - 1))
-    down, across = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
-    angles = [index.flatten()[:, None] * rates for index in (down, across)]
-    columns = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
-    return torch.cat(columns, 1)[:, :width]
 
 
 @torch.no_grad()

@@ -14,8 +14,8 @@ import numpy as np
 
 from ownbert.checks import between
 from ownbert.exceptions import InputError
+from ownbert.files.npz_files import open_npz
 from ownbert.files.writing import atomic_path
-from ownbert.images.image_files import open_npz
 from ownbert.inference.abstaining.scope import FEATURES, Scope
 from ownbert.tasks.classification import weighted
 from ownbert.tasks.thresholds import Aim, settled

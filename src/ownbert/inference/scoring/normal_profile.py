@@ -14,8 +14,8 @@ import numpy as np
 from ownbert.checkpoint.model_files import weights_checksums
 from ownbert.checks import between
 from ownbert.exceptions import InputError
+from ownbert.files.npz_files import open_npz
 from ownbert.files.writing import atomic_path
-from ownbert.images.image_files import open_npz
 from ownbert.views.normal_counts import NormalCounts
 
 NORMAL = "normal.npz"

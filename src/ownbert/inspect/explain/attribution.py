@@ -166,14 +166,6 @@ def first_rows(maps: AttentionGradients) -> list[Tensor]:
     return [relevance(*maps.of(b))[0] for b in range(len(maps.logits))]
 
 
-def over_patches(row: Tensor, model: Model) -> Tensor:
-    """The values of the patches in a row (S), as an image of patches (rows, columns)."""
-    image = model.config.image
-    if image is None:
-        raise InputError("the model reads text: there are no patches")
-    return row[1:].unflatten(0, image.grid)
-
-
 def class_number(model: Model, label: str) -> int:
     """The index of a class by its label.
 

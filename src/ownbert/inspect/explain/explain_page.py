@@ -5,18 +5,21 @@ internals of the model.
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from ownbert.exceptions import InputError
 from ownbert.files.writing import write_text
 from ownbert.inspect.explain.explanation import Explanation
-from ownbert.inspect.explain.images import picture_data
 from ownbert.inspect.internals.observation import Observation
-from ownbert.inspect.internals.page_parts import as_data, view_page
+from ownbert.inspect.internals.page_parts import as_data, packed_bytes, view_page
 
 # Larger pages take long to open.
 _MOST_BYTES = 50_000_000
+# Maximum side of an image in pixels; larger images only make the page larger.
+_SIDE = 512
 
 
 def write_page(
@@ -55,3 +58,15 @@ def write_page(
             "sentence"
         )
     write_text(path, page)
+
+
+def picture_data(pixels: np.ndarray) -> dict[str, Any]:
+    """An image for a page's script: its size, and RGB bytes."""
+    step = max(1, -(-max(pixels.shape[:2]) // _SIDE))
+    small = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32)).permute(2, 0, 1)
+    if step > 1:
+        small = torch.nn.functional.avg_pool2d(small, step, ceil_mode=True)
+    colours = small.expand(3, -1, -1) if len(small) == 1 else small
+    raw = (255 * colours.permute(1, 2, 0)).round().byte().contiguous().numpy()
+    height, width = raw.shape[:2]
+    return {"width": width, "height": height, "pixels": packed_bytes(raw.tobytes())}

@@ -13,7 +13,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
-from ownbert.images.image_files import open_npz
+from ownbert.files.npz_files import open_npz
 from ownbert.inspect.trace.trace import Trace
 from ownbert.inspect.trace.trace_steps import (
     PROJECTIONS,

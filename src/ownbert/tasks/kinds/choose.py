@@ -4,7 +4,7 @@ from ownbert.tables.columns import COLUMNS
 from ownbert.tasks.task_kinds import TaskKind
 
 KIND = TaskKind(
-    task="multiple_choice.MultipleChoiceTask",
+    task="ownbert.tasks.multiple_choice:MultipleChoiceTask",
     help="""One of several choices for a prompt: story endings, exam questions.
 
         jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with

@@ -4,7 +4,7 @@ from ownbert.tables.columns import COLUMNS
 from ownbert.tasks.task_kinds import SENTENCE_SETTINGS, TaskKind
 
 KIND = TaskKind(
-    task="classification.ClassificationTask",
+    task="ownbert.tasks.classification:ClassificationTask",
     help="""One label per text or pair of texts: topics, sentiment, intents, inference.
 
         csv, tsv, jsonl or parquet with one or two text columns and a label column.

@@ -4,7 +4,7 @@ from ownbert.tables.columns import COLUMNS
 from ownbert.tasks.task_kinds import TaskKind
 
 KIND = TaskKind(
-    task="sentence_embedding.rank.EmbeddingTask",
+    task="ownbert.tasks.sentence_embedding.rank:EmbeddingTask",
     help="""Text vectors for search and comparison, trained on pairs of texts (alias: rank).
 
     csv, tsv, jsonl or parquet with two columns of matching texts (query and document, anchor
@@ -18,5 +18,6 @@ KIND = TaskKind(
     settings=("pooling", "temperature", "baseline"),
     alias="rank",
     columns=COLUMNS["embed"],
+    files=("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
     pipeline="sentence-similarity",
 )

@@ -3,7 +3,7 @@
 from ownbert.tasks.task_kinds import TaskKind
 
 KIND = TaskKind(
-    task="images.image.ImageTask",
+    task="ownbert.vision.image_task:ImageTask",
     help="""One label per image, with a ViT: a new one or one from a folder.
 
         A folder with one subfolder of images per class (requires the extra vision), IDX files
@@ -30,5 +30,6 @@ KIND = TaskKind(
         *("encoding", "max_length"),
         *("pretrain_steps", "adversarial", "layer_gate", "attention_blur"),
     ),
+    files=("preprocessor_config.json",),
     pipeline="image-classification",
 )

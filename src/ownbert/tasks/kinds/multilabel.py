@@ -4,7 +4,7 @@ from ownbert.tables.columns import COLUMNS
 from ownbert.tasks.task_kinds import SENTENCE_SETTINGS, TaskKind
 
 KIND = TaskKind(
-    task="multilabel.MultiLabelTask",
+    task="ownbert.tasks.multilabel:MultiLabelTask",
     help="""Any number of labels per text or pair of texts: keywords, subjects, types of abuse.
 
         csv, tsv, jsonl or parquet with one or two text columns and a label column: "war|trade",

@@ -4,7 +4,7 @@ from ownbert.tables.columns import COLUMNS
 from ownbert.tasks.task_kinds import SENTENCE_SETTINGS, TaskKind
 
 KIND = TaskKind(
-    task="regression.RegressionTask",
+    task="ownbert.tasks.regression:RegressionTask",
     help="""A number per text or pair of texts: ratings, similarity, readability.
 
         csv, tsv, jsonl or parquet with one or two text columns and a column of numbers; for

@@ -4,7 +4,7 @@ from ownbert.tables.columns import COLUMNS
 from ownbert.tasks.task_kinds import TaskKind
 
 KIND = TaskKind(
-    task="token_classification.tag.TaggingTask",
+    task="ownbert.tasks.token_classification.tag:TaggingTask",
     help="""A tag per word: names of people and places, parts of speech, chunks.
 
         CoNLL columns (a word and its tag per line, a blank line between sentences;

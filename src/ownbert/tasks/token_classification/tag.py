@@ -1,7 +1,7 @@
 """One tag per word: names, parts of speech, chunks."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
+from ownbert.tables.memory import is_table, items
 from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.forward.network import RowNetwork
@@ -96,6 +97,13 @@ class TaggingTask(Task):
 
     def stream(self, path: Source) -> Iterator[Row]:
         return stream_sentences(path, self.columns)
+
+    def is_one_row(self, data: Any) -> bool:
+        if isinstance(data, Mapping) and len(data) == 1:  # a list may be the words of one row
+            (cells,) = data.values()
+            if not is_table(cells):
+                return isinstance(cells, str) or all(isinstance(w, str) for w in items(cells))
+        return super().is_one_row(data)
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {tag for row in rows for tag in row.target}

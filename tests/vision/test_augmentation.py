@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ownbert.images.augmentation import Augmentation
+from ownbert.vision.augmentation import Augmentation
 
 PIXELS = np.random.default_rng(1).random((3, 10, 20), dtype=np.float32)
 

@@ -14,12 +14,12 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
-from ownbert.images.augmentation import Augmentation
-from ownbert.images.image_files import ImageSource
-from ownbert.images.pixels import Processor, split_into_patches
 from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import EncodedRows
+from ownbert.vision.augmentation import Augmentation
+from ownbert.vision.image_files import ImageSource
+from ownbert.vision.pixels import Processor, split_into_patches
 
 # For drawing images in characters: shades from dark to light, maximum columns and lines. Characters
 # are about twice as high as wide.

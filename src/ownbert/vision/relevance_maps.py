@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ownbert.checkpoint import describe, load
 from ownbert.exceptions import InputError
 from ownbert.figures import figure_class, save_figure
 from ownbert.fonts import fitting_fonts
-from ownbert.images.image_files import ImageSource, stream_images
-from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import (
     attention_and_gradient,
     class_number,
     first_rows,
-    over_patches,
     rollout,
 )
 from ownbert.nn.model import Model
-from ownbert.vit import to_batch
+from ownbert.vision.image_files import ImageSource, stream_images
+from ownbert.vision.pixels import Processor
+from ownbert.vision.vit import to_batch
 
 # Maximum rows, limited by legibility and memory, and images per batch.
 _MOST, _BATCH = 64, 8
@@ -154,6 +154,14 @@ def explain(
                 probabilities[b],
                 [(number, own[b]) for number, own in zip(chosen[b], maps, strict=True)],
             )
+
+
+def over_patches(row: Tensor, model: Model) -> Tensor:
+    """The values of the patches in a row (S), as an image of patches (rows, columns)."""
+    image = model.config.image
+    if image is None:
+        raise InputError("the model reads text: there are no patches")
+    return row[1:].unflatten(0, image.grid)
 
 
 def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:

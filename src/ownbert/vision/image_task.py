@@ -1,6 +1,7 @@
 """Image classification with a new or pretrained ViT (Dosovitskiy et al. 2021)."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,30 +13,31 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint.description import Description, describe, describe_config
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
-from ownbert.images.augmentation import Augmentation
-from ownbert.images.image_files import (
-    IMAGES,
-    LABELS,
-    ImageSource,
-    first_of,
-    read_labelled_images,
-    stream_images,
-)
-from ownbert.images.pixels import Processor
 from ownbert.tables.memory import is_table, table_of
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import LabelDecision, SingleLabelTask
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.forward.network import RowNetwork
-from ownbert.tasks.images.image_input import (
+from ownbert.tasks.metrics import RANKING
+from ownbert.tasks.rows import Row, label_text
+from ownbert.tasks.task import DEFAULT
+from ownbert.vision.augmentation import Augmentation
+from ownbert.vision.image_files import (
+    IMAGES,
+    LABELS,
+    ImageSource,
+    first_of,
+    is_image,
+    read_labelled_images,
+    stream_images,
+)
+from ownbert.vision.image_input import (
     EncodedImages,
     ImageExamples,
     ImageInputBuilder,
     ImageRow,
 )
-from ownbert.tasks.metrics import RANKING
-from ownbert.tasks.rows import Row, label_text
-from ownbert.tasks.task import DEFAULT
+from ownbert.vision.pixels import Processor
 
 # Default number of labels per image, as in Transformers pipelines.
 _BEST = 5
@@ -151,6 +153,15 @@ class ImageTask(SingleLabelTask):
 
     # Reading.
 
+    def is_one_row(self, data: Any) -> bool:
+        """Whether the data are one image: a file, a Pillow image or an array of two dimensions, or
+        of three with the channels last."""
+        if isinstance(data, str | os.PathLike):
+            return not Path(data).is_dir() and is_image(Path(data))
+        if isinstance(data, np.ndarray):
+            return data.ndim == 2 or (data.ndim == 3 and data.shape[-1] in (1, 3))
+        return is_image(data)
+
     def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
         """Images, or images with labels, or a table with a column for each."""
         rows = isinstance(data, list) and data and isinstance(data[0], Mapping)
@@ -170,14 +181,14 @@ class ImageTask(SingleLabelTask):
         return (images, [row[1] for row in cells]) if labelled else images
 
     def read(self, path: Any) -> list[Row]:
-        """Read image files, or two arrays (images, labels); see ``data.images.image_files``."""
+        """Read image files, or two arrays (images, labels); see ``vision.image_files``."""
         return [
             ImageRow(line, (image.digest,), label_text(label, image.name), image=image)
             for line, (image, label) in enumerate(read_labelled_images(path), start=1)
         ]
 
     def stream(self, path: Any) -> Iterator[Row]:
-        """Stream image files, or an array of images; see ``data.images.stream_images``."""
+        """Stream image files, or an array of images; see ``vision.stream_images``."""
         for line, image in enumerate(stream_images(path), start=1):
             yield ImageRow(line, (image.digest,), image=image)
 

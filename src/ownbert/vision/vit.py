@@ -1,6 +1,6 @@
 """ViT (Dosovitskiy et al. 2021): image models, their batches, and conversion of timm's weights.
 
-    from ownbert import vit
+    from ownbert.vision import vit
 
     model = vit.make_model(image_size=28, patch_size=7, channels=1, labels=["cat", "dog"], ...)
     batch = vit.to_batch(pixel_values, model.config)
@@ -21,10 +21,10 @@ from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.weight_map import Rename, WeightMap
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
-from ownbert.images.pixels import Processor as Processor
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.nn.variants.patches import picture_batch
+from ownbert.vision.patches import picture_batch
+from ownbert.vision.pixels import Processor as Processor
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 

@@ -6,23 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ownbert.checkpoint import Description, load
 from ownbert.exceptions import InputError
-from ownbert.images.image_files import stream_images
-from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import class_number
 from ownbert.inspect.explain.explanation import Explanation
-from ownbert.inspect.explain.overlay import explain
 from ownbert.inspect.explain.targets import likeliest
-from ownbert.inspect.internals.page_parts import packed_bytes
 from ownbert.train.device import pick_device
+from ownbert.vision.image_files import stream_images
+from ownbert.vision.pixels import Processor
+from ownbert.vision.relevance_maps import explain
 
 # Methods for images; both are computed in one pass.
 IMAGE_METHODS = ("attention_x_gradient", "attention_rollout")
-# Maximum side in pixels; larger images only make the page larger.
-_SIDE = 512
 
 
 class PatchExplanation(Explanation):
@@ -91,15 +87,3 @@ def explain_images(
                 about = row, (one.name,), label, shown, method
                 explanations.append(PatchExplanation(*about, (), values, answers=answers))
     return explanations, pixels
-
-
-def picture_data(pixels: np.ndarray) -> dict[str, Any]:
-    """An image for a page's script: its size, and RGB bytes."""
-    step = max(1, -(-max(pixels.shape[:2]) // _SIDE))
-    small = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32)).permute(2, 0, 1)
-    if step > 1:
-        small = torch.nn.functional.avg_pool2d(small, step, ceil_mode=True)
-    colours = small.expand(3, -1, -1) if len(small) == 1 else small
-    raw = (255 * colours.permute(1, 2, 0)).round().byte().contiguous().numpy()
-    height, width = raw.shape[:2]
-    return {"width": width, "height": height, "pixels": packed_bytes(raw.tobytes())}

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from ownbert import vit
 from ownbert.checkpoint import load, save
-from ownbert.images.pixels import Processor
-from ownbert.inspect.explain.attribution import gradient_relevance, over_patches
-from ownbert.inspect.explain.images import picture_data
+from ownbert.inspect.explain.attribution import gradient_relevance
+from ownbert.inspect.explain.explain_page import picture_data
+from ownbert.vision import vit
+from ownbert.vision.pixels import Processor
+from ownbert.vision.relevance_maps import over_patches
 from support.browser import CHROMIUM, in_browser
 from support.cli import printed_rows, refusal, run_cli
 from support.floats import assert_close

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 
 import ownbert
-from ownbert import vit
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
-from ownbert.images.pixels import Processor, split_into_patches
+from ownbert.vision import vit
+from ownbert.vision.pixels import Processor, split_into_patches
 from support.floats import assert_close
 
 SMALL: dict[str, Any] = {

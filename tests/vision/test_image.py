@@ -21,14 +21,14 @@ from ownbert.cli import app
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.finetuning.preview import preview_finetuning
-from ownbert.finetuning.start.task_weights import sinusoidal_positions
-from ownbert.images.image_files import ImageSource
-from ownbert.images.pixels import PROCESSOR, Processor
 from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.images.image import ImageTask, choose_sizes
 from ownbert.train.job import Interrupted
+from ownbert.vision.image_files import ImageSource
+from ownbert.vision.image_task import ImageTask, choose_sizes
+from ownbert.vision.patches import sinusoidal_positions
+from ownbert.vision.pixels import PROCESSOR, Processor
 from support.cli import run_cli
 from support.floats import assert_close
 from support.plots import matplotlib_installed

@@ -9,23 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from ownbert import vit
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load, save
 from ownbert.cli import main
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.images.pixels import Processor
 from ownbert.inspect.explain.attribution import (
     attention_and_gradient,
     gradient_relevance,
-    over_patches,
     relevance,
     rollout,
 )
-from ownbert.inspect.explain.overlay import draw_relevance
 from ownbert.nn.model import Model
+from ownbert.vision import vit
+from ownbert.vision.pixels import Processor
+from ownbert.vision.relevance_maps import draw_relevance, over_patches
 from support.floats import assert_close
 from support.shared import made_once
 

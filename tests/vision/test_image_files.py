@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ownbert import InputError
-from ownbert.images.image_files import (
+from ownbert.vision.image_files import (
     images_of_array,
     labels_beside,
     read_idx,

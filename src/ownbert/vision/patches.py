@@ -14,6 +14,9 @@ from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
 from ownbert.nn.layers import Dropout, Linear
 
+# Ratio of the highest to the lowest frequency of initial position embeddings.
+_FREQUENCY_RATIO = 100.0
+
 
 class PatchEmbeddings(nn.Module):
     """A linear projection of each patch, preceded by the class token, plus learnt positions.
@@ -50,6 +53,17 @@ class PatchEmbeddings(nn.Module):
         hidden = torch.cat((first, images), 1).flatten(0, 1)  # (T, D)
         return self.dropout(hidden + self.position(batch.positions))
 
+    def batch(self, pixel_values: Tensor) -> Batch:
+        """See ``picture_batch``."""
+        return picture_batch(pixel_values, self.image)
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Set the position embeddings of the patches to sines and cosines."""
+        self.position.weight[1:] = sinusoidal_positions(
+            self.image.grid, self.position.embedding_dim
+        )
+
     def extra_repr(self) -> str:
         (height, width), (down, across) = self.image.size, self.image.patch
         return f"{height} x {width} pixels in {self.image.patches} patches of {down} x {across}"
@@ -74,3 +88,25 @@ def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
     nothing = torch.zeros(count * (image.patches + 1), dtype=torch.long, device=device)
     positions = torch.arange(image.patches + 1, device=device).repeat(count)
     return Batch(nothing, nothing, positions, layout, patches=patches)
+
+
+def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
+    """Initial position embeddings of patches: sines and cosines of row and column.
+
+    Training converges much faster than from random ones.
+
+    Args:
+        grid: number of patches vertically and horizontally.
+        width: hidden size D.
+
+    Returns:
+        (P, D) embeddings.
+
+    Source: Beyer et al. 2022, section 2.
+    """
+    count = -(-width // 4)
+    rates = _FREQUENCY_RATIO ** -(torch.arange(count) / max(1, count - 1))
+    down, across = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
+    angles = [index.flatten()[:, None] * rates for index in (down, across)]
+    columns = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
+    return torch.cat(columns, 1)[:, :width]

@@ -1,1 +1,0 @@
-"""Images and their labels: files, pixels and augmentation."""

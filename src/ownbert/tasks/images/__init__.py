@@ -1,1 +1,0 @@
-"""Tasks with images as input."""
