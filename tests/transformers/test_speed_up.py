@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrize, prune
 
 import ownbert
@@ -364,6 +365,30 @@ def test_changed_parameters_are_used(change: Any):
     assert not _fast(fast).reasons
 
 
+def test_classes_that_a_library_changes(monkeypatch: pytest.MonkeyPatch):
+    """Also after the call of ``speed_up``, as libraries of kernels do."""
+    theirs, fast = _pair("bert", "BertForTokenClassification")
+    given = _given(theirs, "BertForTokenClassification")
+    layer, whole = type(theirs.bert.encoder.layer[0].output), type(theirs)
+    layer_forward, whole_forward = layer.forward, whole.forward
+
+    def halved(self: Any, hidden: Tensor, given: Tensor) -> Tensor:
+        return layer_forward(self, hidden, given) / 2
+
+    def doubled(self: Any, **given: Any) -> Any:
+        out = whole_forward(self, **given)
+        out.logits = out.logits * 2
+        return out
+
+    for kind, forward, calls in ((layer, halved, 0), (whole, doubled, 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "forward", forward)
+            _assert_same(theirs, fast, given)
+        assert _fast(fast).calls == calls
+    _assert_same(theirs, fast, given, given["attention_mask"].bool())
+    assert _fast(fast).calls == 2
+
+
 def test_labels_at_padding_are_counted():
     theirs, fast = _pair("bert", "BertForTokenClassification")
     given = padded(theirs.config)
@@ -499,6 +524,16 @@ def test_gradient_checkpointing_and_function_transforms():
     expected, actual = (torch.func.grad(total)(parameters, model) for model in (theirs, fast))
     for name in expected:
         torch.testing.assert_close(actual[name], expected[name], **CLOSE)
+    embeds = theirs.get_input_embeddings()(given.pop("input_ids")).detach()
+    eager = _with_attention(theirs, "eager")
+    tangents = []
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(embeds, torch.ones_like(embeds))
+        for model in (eager, ownbert.speed_up(copy.deepcopy(eager))):
+            out = model(inputs_embeds=dual, **given).last_hidden_state
+            tangents.append(forward_ad.unpack_dual(out).tangent)
+    assert torch.equal(*tangents)
+    given["inputs_embeds"] = embeds
     for model in (theirs, fast):
         model.train().gradient_checkpointing_enable()
     _assert_same(theirs, fast, given)

@@ -160,6 +160,8 @@ def _require_plain_run() -> None:
         raise NotSupported("it is traced")
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
         raise NotSupported("it is called inside a function transform of torch.func")
+    if torch.autograd.forward_ad._current_level >= 0:
+        raise NotSupported("forward-mode derivatives")
     if torch.is_autocast_enabled("cuda"):
         raise NotSupported("autocast on a GPU")
     hooks = torch.nn.modules.module

@@ -227,7 +227,7 @@ class Known:
 
 
 class Facts:
-    """The layers of a model and their attributes, to notice changes.
+    """The layers of a model, their attributes and forward passes, to notice changes.
 
     Args:
         model: a model of Transformers.
@@ -241,12 +241,15 @@ class Facts:
             if module is not model:
                 self._values += [(module.__dict__, *item) for item in _attributes(module).items()]
         self._counts = [(module._modules, len(module._modules)) for module in self.modules]
+        self._forwards = [(kind, kind.forward) for kind in {*map(type, self.modules)}]
 
     def hold(self) -> bool:
         """Whether nothing has changed."""
-        return all(
-            kept.get(name) is value or kept.get(name) == value for kept, name, value in self._values
-        ) and all(len(modules) == count for modules, count in self._counts)
+        return (
+            all(kept.get(name) is x or kept.get(name) == x for kept, name, x in self._values)
+            and all(len(modules) == count for modules, count in self._counts)
+            and all(kind.forward is forward for kind, forward in self._forwards)
+        )
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

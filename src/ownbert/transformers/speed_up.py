@@ -163,7 +163,8 @@ def _replace(model: Any, run: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return run(self, original, args, kwargs)
+        # Not the original, which another library may have replaced in its class since.
+        return run(self, type(self).forward, args, kwargs)
 
     forward.ownbert = True  # pyright: ignore[reportAttributeAccessIssue]
     # A bound method is copied with the model, and pickled as the forward pass of the class.
@@ -231,6 +232,8 @@ def _skips_padding(model: Any, original: Callable[..., Any], args: Any, kwargs: 
     specs = _heads(model) or ()
     kinds = {spec.kind for spec in specs}
     if not kinds or not kinds <= _OF_SEQUENCES | _OF_TOKENS:
+        return False
+    if not original.__module__.startswith("transformers."):  # replaced in its class
         return False
     if not all(map(_reads_rows, model.children())):
         return False
