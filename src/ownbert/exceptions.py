@@ -4,12 +4,13 @@ import contextlib
 import math
 import os
 import re
-import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
+
+from ownbert.language.messages import Message, is_on_command_line
 
 _LONGEST = 60  # characters of a value in a message
 # Options in messages, with values that may follow them. Python messages name arguments instead.
@@ -21,33 +22,10 @@ _OPTION = re.compile(
 _SWITCHES = {"resume", "overwrite", "network", "dry_run"}
 # Shell commands, in which options stay as they are.
 _COMMAND = re.compile(r"(\bownbert [a-z]+(?: [^;,:(]*)?)")
-_state = {"on_command_line": False}
 # Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
 # Messages of oneDNN when memory runs out; those about unsupported operations are longer.
 _NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
-
-
-@contextlib.contextmanager
-def on_command_line() -> Iterator[None]:
-    """Make messages inside the block name command line options instead of arguments."""
-    before, _state["on_command_line"] = _state["on_command_line"], True
-    try:
-        yield
-    finally:
-        _state["on_command_line"] = before
-
-
-def is_on_command_line() -> bool:
-    """Whether the program was started from the command line, not through the Python API."""
-    return _state["on_command_line"]
-
-
-def option_with(option: str, values: Sequence[str]) -> str:
-    """An option with one of these values in shell syntax, or as an argument in Python."""
-    if is_on_command_line():
-        return f"{option} {' or '.join(map(shlex.quote, values))}"
-    return f"{_argument(option)}={' or '.join(map(repr, values))}"
 
 
 def as_said_here(message: str) -> str:
@@ -77,6 +55,12 @@ def _argument(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
+def _message(template: str, values: Mapping[str, Any]) -> Any:
+    if values or "{-" in template or "{{" in template or isinstance(template, Message):
+        return Message(template, **values)
+    return as_said_here(template)  # a finished sentence
+
+
 class InputError(ValueError):
     """A file, value or setting that cannot be used.
 
@@ -85,8 +69,13 @@ class InputError(ValueError):
     names arguments instead of options.
     """
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*(as_said_here(each) if isinstance(each, str) else each for each in about))
+    def __init__(self, template: str = "", /, **values: Any) -> None:
+        super().__init__(_message(template, values))
+
+    @property
+    def message(self) -> Message:
+        """The message with its template and values, which can be translated."""
+        return self.args[0]
 
 
 class MissingError(InputError, OSError):
@@ -95,12 +84,12 @@ class MissingError(InputError, OSError):
 
 
 @contextlib.contextmanager
-def needing(message: str) -> Iterator[None]:
+def needing(template: str, /, **values: Any) -> Iterator[None]:
     """Import optional packages inside the block: ``InputError`` with the message without them."""
     try:
         yield
     except ImportError as error:
-        raise InputError(message) from error
+        raise InputError(template, **values) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -137,9 +126,9 @@ class InputWarning(UserWarning):
     """Something suspicious in an input that can be read all the same."""
 
 
-def warn_of_input(message: str) -> None:
+def warn_of_input(template: str, /, **values: Any) -> None:
     """Warn the user about an input; repeated messages are shown once."""
-    warnings.warn(as_said_here(message), InputWarning, stacklevel=2)
+    warnings.warn(_message(template, values), InputWarning, stacklevel=2)
 
 
 def counted(count: int, noun: str) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ownbert.checks import Check, OneOf
-from ownbert.exceptions import InputError, in_short, is_on_command_line, with_arguments
+from ownbert.exceptions import InputError, in_short, with_arguments
 from ownbert.files.json_files import parse_yaml, read_yaml
+from ownbert.language.messages import is_on_command_line
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

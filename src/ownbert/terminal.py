@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.exceptions import InputWarning
 from ownbert.language import translated
+from ownbert.language.messages import Message
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +41,13 @@ def echo(text: str = "", *, err: bool = False, end: str = "\n", flush: bool = Fa
     print(printable(text), end=end, flush=flush, file=sys.stderr if err else sys.stdout)
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Print a text in the language of the locale; ``err``: to standard error."""
-    echo(translated(text), err=err)
+def say(text: str, /, *, err: bool = False, **values: Any) -> None:
+    """Print a text in the language of the locale; ``err``: to standard error.
+
+    Args:
+        text: a text, or the template of a ``Message`` with its values.
+    """
+    echo(translated(text, **values), err=err)
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -127,7 +132,10 @@ def accept_any_encoding() -> None:
 
 def _format_warning(message: Any, category: Any, *about: Any, **options: Any) -> str:
     if issubclass(category, InputWarning):  # addressed to users, not to programmers
-        return printable(f"{translated(f'warning: {message}')}\n")
+        text = message.args[0]
+        if isinstance(text, Message):
+            return printable(f"{translated('warning: ')}{text.shown()}\n")
+        return printable(f"{translated(f'warning: {text}')}\n")
     return printable(_formatwarning(message, category, *about, **options))
 
 

@@ -21,17 +21,20 @@ from ownbert.inspect.heads.importance import heads_table
 from ownbert.inspect.trace.formula import formula_of
 from ownbert.inspect.trace.trace import as_page as trace_page
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
-from ownbert.language import (
-    CHINESE,
-    PLACE,
-    catalogue,
-    translated,
-    translated_message,
-    translated_page,
-)
+from ownbert.language import NAMED, PLACE, translated, translated_message, translated_page
+from ownbert.language.catalogue import CHINESE, catalogue
 from ownbert.train.watch.display import describe, live_parts
 from support.fit_report import made_report
-from support.shown_texts import SOURCE, entries_to_add, messages, modules, prose, words
+from support.shown_texts import (
+    SOURCE,
+    entries_to_add,
+    fields,
+    messages,
+    modules,
+    prose,
+    words,
+    wrong_values,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HAN = "[\u4e00-\u9fff]"
@@ -89,6 +92,10 @@ def test_every_message_is_in_the_table():
     assert not missing, entries_to_add(missing)
 
 
+def test_templates_name_their_values():
+    assert not wrong_values()
+
+
 def test_every_sentence_that_is_shown_is_in_the_table():
     """What stands between the values of sentences; some are put together from several."""
     known = "\n".join([*TEXTS, *TEMPLATES, *TABLES["help"], *TABLES["default"]])
@@ -130,6 +137,10 @@ PAGE_FILES = (
 def test_translations_are_chinese_and_keep_their_values():
     plain = re.compile(r"[A-Za-z0-9²，（）,:、：；。{}~ ='-]*")  # names and formulas only
     for text, translation in TEXTS.items():
+        if NAMED.search(text):
+            assert fields(text) == fields(translation), text
+            assert re.search(HAN, translation) or plain.fullmatch(translation), text
+            continue
         places = PLACE.findall(translation)
         numbers = [int(at) for at, _ in places if at]
         used = sorted(numbers) if numbers else list(range(len(places)))

@@ -10,15 +10,13 @@ from typer.main import get_command
 
 from ownbert.cli import app
 from ownbert.language import (
-    CHINESE,
-    catalogue,
-    read_catalogue,
     translate_command,
     translated,
     translated_help,
     translated_message,
     translated_page,
 )
+from ownbert.language.catalogue import CHINESE, catalogue, read_catalogue
 from support.shown_texts import SOURCE, entries_to_add
 
 MSGFMT = shutil.which("msgfmt")

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import ownbert
-from ownbert.exceptions import InputError, on_command_line
+from ownbert.exceptions import InputError
+from ownbert.language.messages import on_command_line
 from support.cli import refusal
 
 

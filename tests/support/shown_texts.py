@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from string import Formatter
 
 from support.source_code import SOURCE, nodes, tree
 
-_ERRORS = ("InputError", "needing")
+_ERRORS = ("InputError", "MissingError", "needing", "Message")
+# Calls with a template and its values, and the names of their other arguments.
+_TEMPLATES = {**dict.fromkeys((*_ERRORS, "warn_of_input", "translated"), ()), "say": ("err",)}
 # Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
 _OTHER_CALLS = (*_ERRORS, "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
 # Two words, the second in small letters: prose, and no name, path, formula or markup.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
-_NAMED_VALUE = re.compile(r"\{\w[^{}]*\}")  # of str.format
+_NAMED_VALUE = re.compile(r"\{[\w-][^{}]*\}")  # of str.format
 _MARKUP = re.compile(r"[<>=]|ownbert|\b(?:pt|from|import|print|class|def|model)[(.]")
 
 
@@ -29,14 +32,35 @@ def messages() -> set[str]:
     """The templates of all ``InputError``s that are written where they are raised."""
     found = set()
     for path in _trees():
-        if not re.search(r"(InputError|needing)\(", path.read_text(encoding="utf-8")):
+        if not re.search(rf"({'|'.join(_ERRORS)})\(", path.read_text(encoding="utf-8")):
             continue
         for call in nodes(path):
             if isinstance(call, ast.Call) and _name(call) in _ERRORS and call.args:
                 text = _template(call.args[0])
-                if text and re.search("[A-Za-z]{2}", text):
+                if text and re.search("[A-Za-z]{2}", _NAMED_VALUE.sub("", text)):
                     found.add(text)
     return found
+
+
+def wrong_values() -> list[str]:
+    """The templates whose values are not those of their call."""
+    found = []
+    for path in _trees():
+        for call in nodes(path):
+            if not isinstance(call, ast.Call) or _name(call) not in _TEMPLATES or not call.args:
+                continue
+            others = _TEMPLATES[_name(call)]
+            given = {word.arg for word in call.keywords if word.arg not in others}
+            if isinstance(call.args[0], ast.Constant) and None not in given:
+                names = fields(call.args[0].value)
+                if given != {name for name in names if not name.startswith("-")}:
+                    found.append(call.args[0].value)
+    return found
+
+
+def fields(template: str) -> set[str]:
+    """The names of the values and the options of a template."""
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
 def prose(module: str) -> set[str]:

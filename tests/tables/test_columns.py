@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ownbert.cli import app
-from ownbert.exceptions import InputError, on_command_line
+from ownbert.exceptions import InputError
+from ownbert.language.messages import on_command_line
 from ownbert.tables.columns import (
     COLUMNS,
     TEXT,

@@ -25,10 +25,11 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.checks import whole_in_environment
 from ownbert.cli.other_names import meant, respelled
-from ownbert.exceptions import InputError, explaining_memory, in_short, on_command_line
+from ownbert.exceptions import InputError, explaining_memory, in_short
 from ownbert.files.encodings import reading_as
 from ownbert.files.input_files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
+from ownbert.language.messages import Message, on_command_line, typed_options
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
 
@@ -78,8 +79,6 @@ _INTERRUPTED = "interrupted; no incomplete output was left"
 _LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # Longer words are truncated in messages.
 _LONGEST_WORD = 400
-# Options of this command, mapped to the spelling that was typed.
-_typed: dict[str, str] = {}
 
 
 # Error messages of the system about paths, with a remedy.
@@ -169,7 +168,7 @@ def _with_spellings(command: Any) -> Any:
         renamed = respelled(args, known, with_values=hidden)
         for typed, name in zip(args, renamed, strict=True):
             if typed != name:
-                _typed[name.partition("=")[0]] = typed.partition("=")[0]
+                typed_options[name.partition("=")[0]] = typed.partition("=")[0]
         args = _as_arguments(renamed, at_end)
         return parse(ctx, _as_arguments(args, at_start, first=True))
 
@@ -298,7 +297,7 @@ def _is_distributed() -> bool:
 
 
 def _main() -> None:
-    _typed.clear()
+    typed_options.clear()
     signal.signal(signal.SIGTERM, _as_interrupt)
     accept_any_encoding()
     escape_warnings()
@@ -314,7 +313,7 @@ def _main() -> None:
         translate_frames()
         sys.exit(app(prog_name="ownbert", standalone_mode=False) or 0)
     except InputError as error:
-        _exit(f"error: {error}")
+        _exit(error.message, start="error: ")
     except _Stopped as stop:
         _exit(str(stop), command=_resuming(sys.argv[1:]) if "--resume" in str(stop) else "")
     except KeyboardInterrupt:
@@ -325,12 +324,12 @@ def _main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         reason = next((r for kind, r in _REASONS.items() if isinstance(error, kind)), None)
-        _exit(f"error: {where}{reason or error.strerror or error}")
+        _exit(f"{where}{reason or error.strerror or error}", start="error: ")
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's, which come from several modules
             raise
         if type(error).__name__ != "NoArgsIsHelpError":  # its help has been shown
-            _exit(f"error: {usage_message(error)}")
+            _exit(usage_message(error), start="error: ")
         sys.exit(2)
 
 
@@ -402,16 +401,16 @@ def _resuming(arguments: Sequence[str]) -> str:
     return shlex.join(["ownbert", *same, "--resume"])
 
 
-def _exit(message: str, *, command: str = "") -> None:
+def _exit(message: str, *, start: str = "", command: str = "") -> None:
     if _is_distributed():
         from ownbert.train.distributed import first_to_report
 
         if not first_to_report():
             sys.exit(2)
-    for known, typed in _typed.items():
-        message = re.sub(rf"(?<![\w-]){known}(?![\w-])", lambda _, typed=typed: typed, message)
-    start = "error: " if message.startswith("error: ") else ""
-    message = translated(start) + translated_message(message.removeprefix(start))
+    if not isinstance(message, Message):
+        for known, typed in typed_options.items():
+            message = re.sub(rf"(?<![\w-]){known}(?![\w-])", lambda _, typed=typed: typed, message)
+    message = translated(start) + translated_message(message)
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
     line = f"{line}: {command}" if command else line
     echo(" ".join(line.split("\n")), err=True)

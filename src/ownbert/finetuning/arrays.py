@@ -27,8 +27,9 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
         table = table_of(X, name="X")
         if answers := [name for name in table.names if name.lower() in _ANSWERS]:
             raise InputError(
-                f"X has a column {answers[0]!r}, which is named like labels; give X only the "
-                "text columns"
+                "X has a column {answers!r}, which is named like labels; give X only the text "
+                "columns",
+                answers=answers[0],
             )
         if not hasattr(X, "to_numpy"):  # a datasets.Dataset, a mapping of columns
             X = [row for _, row in table.read(table.names)]
@@ -36,15 +37,23 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     X = as_list() if as_list else X
     if isinstance(X, np.ndarray) and X.ndim == 2:
         if X.shape[1] > 2:
-            raise InputError(f"X has {X.shape[1]} columns; a text or a pair of texts is needed")
+            raise InputError(
+                "X has {shape} columns; a text or a pair of texts is needed", shape=X.shape[1]
+            )
         X = map(tuple, X)
     texts = []
     for index, row in enumerate(X):
         parts = row if isinstance(row, tuple) else (row,)
         if not 1 <= len(parts) <= 2:
-            raise InputError(f"X[{index}] is a tuple of {len(parts)}; a pair of texts has two")
+            raise InputError(
+                "X[{index}] is a tuple of {count}; a pair of texts has two",
+                index=index,
+                count=len(parts),
+            )
         if texts and len(parts) != len(texts[0]):
-            raise InputError(f"X[{index}] and X[0] must both be texts or both be pairs of texts")
+            raise InputError(
+                "X[{index}] and X[0] must both be texts or both be pairs of texts", index=index
+            )
         texts.append(tuple(_text(part, f"X[{index}]") for part in parts))
     if len(texts) < least:
         raise InputError("X is empty; at least one text is needed")
@@ -63,7 +72,9 @@ def _text(value: Any, where: str) -> str:
     words = value if isinstance(value, list | np.ndarray) else [value]
     for word in words:
         if not isinstance(word, str):
-            raise InputError(f"{where} contains {word!r}, which is not a text")
+            raise InputError(
+                "{where} contains {word!r}, which is not a text", where=where, word=word
+            )
     return as_text(" ".join(words), "text", where)
 
 
@@ -93,7 +104,7 @@ def labels_of(y: Any) -> Any:
     if several or (len(shape) == 2 and shape[1] > 1):
         raise InputError(
             "y has several labels for each text, but this is for one; for several: "
-            'ownbert.finetune("multilabel", model=..., train={"text": X, "labels": y}, '
+            'ownbert.finetune("multilabel", model=..., train={{"text": X, "labels": y}}, '
             "output=...)"
         )
     return y
@@ -135,7 +146,7 @@ def _require_listed(y: Any) -> None:
 
 def _require_label(label: Any, where: str) -> None:
     if plain(label) is None:
-        raise InputError(f"{where} is {label}; every text needs a label")
+        raise InputError("{where} is {label}; every text needs a label", where=where, label=label)
 
 
 def rows_of(
@@ -147,7 +158,9 @@ def rows_of(
         InputError: the lengths differ, or weights are invalid.
     """
     if len(texts) != len(targets):
-        raise InputError(f"X has {len(texts)} texts, but y has {len(targets)} values")
+        raise InputError(
+            "X has {count} texts, but y has {count2} values", count=len(texts), count2=len(targets)
+        )
     scaled = np.ones(len(texts)) if weights is None else _weights(weights, len(texts))
     rows = zip(texts, targets, scaled.tolist(), strict=True)
     return [Row(i, text, target, weight=weight) for i, (text, target, weight) in enumerate(rows)]
@@ -161,8 +174,9 @@ def _weights(given: Any, count: int) -> np.ndarray:
         raise InputError("sample_weight must be numbers, one for each text") from None
     if weights.shape != (count,):
         raise InputError(
-            f"sample_weight must be {count} numbers, one for each text, not of shape "
-            f"{weights.shape}"
+            "sample_weight must be {count} numbers, one for each text, not of shape {shape}",
+            count=count,
+            shape=weights.shape,
         )
     total = weights.sum()
     if not np.isfinite(total) or (weights < 0).any() or total <= 0:
@@ -184,13 +198,18 @@ def numbers_of(y: Any) -> np.ndarray:
         raise InputError("y must be numbers, one or several for each text") from None
     if numbers.ndim not in (1, 2) or not numbers.size:
         raise InputError(
-            f"y must be numbers, one or several for each text, not of shape {numbers.shape}"
+            "y must be numbers, one or several for each text, not of shape {shape}",
+            shape=numbers.shape,
         )
     with np.errstate(over="ignore"):  # weights are float32
         odd = np.argwhere(~np.isfinite(numbers.astype(np.float32)))
     if len(odd):
         place = ", ".join(map(str, odd[0]))
-        raise InputError(f"y[{place}] is {numbers[tuple(odd[0])]}; a finite number is needed")
+        raise InputError(
+            "y[{place}] is {numbers}; a finite number is needed",
+            place=place,
+            numbers=numbers[tuple(odd[0])],
+        )
     if (numbers == numbers[0]).all(0).any():
         raise InputError("y is the same number for all texts; different numbers are needed")
     return numbers

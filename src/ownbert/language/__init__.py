@@ -1,22 +1,22 @@
 """Translates command-line output into the language of the locale: English or Chinese."""
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
-# The first variable that is set decides, as in gettext; our own comes first.
-_VARIABLES = ("OWNBERT_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
-ENGLISH, CHINESE = "en", "zh"
+from ownbert.language.catalogue import CHINESE, ENGLISH, catalogue, current_language
+from ownbert.language.messages import Message
+
 _EXAMPLE = "Example: "
 # A Chinese character or punctuation mark, and marks that do not start a line.
 _HAN, _CLOSING = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”]", "[，。、；：）”？！]"
 _NUMBER = re.compile(r"\d[\d,]*")
 # Placeholder for a value in a translation: its number and kind.
 PLACE = re.compile(r"\{(\d?)([~*]?)\}")
+# Templates of messages have names for values.
+NAMED = re.compile(r"\{[a-z-]")
 _SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 # "train.csv, line 7: " or "row 7: " at the start of a message, whose rest is Chinese.
 _PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
@@ -26,12 +26,6 @@ _FEW_LETTERS = 10
 _STARTS = ("warning: ", "note: ", "error: ")
 # Maximum nesting of values, and maximum number of sentences, because messages quote foreign texts.
 _DEEPEST, _MOST_SENTENCES = 5, 20
-
-
-def current_language() -> str:
-    """``CHINESE`` if the locale is Chinese (zh_CN, zh_TW, ...), else ``ENGLISH``."""
-    value = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
-    return CHINESE if value.lower().startswith(CHINESE) else ENGLISH
 
 
 def translated_help(text: str) -> str:
@@ -63,12 +57,17 @@ def needs_translation(paragraph: str) -> bool:
     return not is_code and not known
 
 
-def translated(text: str) -> str:
+def translated(text: str, /, **values: Any) -> str:
     """Translate output text into the current language: a message, a line, a heading.
+
+    Args:
+        text: a text, or the template of a ``Message`` with its values.
 
     The code uses English; translations are looked up when a text is shown. A text without an entry
     is looked up sentence by sentence, and unknown sentences are unchanged.
     """
+    if values or isinstance(text, Message):
+        return Message(text, **values).shown()
     if current_language() == ENGLISH:
         return text
     return _translated(text)
@@ -76,6 +75,8 @@ def translated(text: str) -> str:
 
 def translated_message(text: str) -> str:
     """Translate an error message, including a location at its start."""
+    if isinstance(text, Message):
+        return text.shown()
     if current_language() == ENGLISH:
         return text
     shown = _translated(text)
@@ -134,7 +135,7 @@ def translated_page(source: str) -> str:
 @cache
 def _patterns() -> list[tuple[list[str], str]]:
     """The texts with ``{}``, split at the placeholders; those with the most words first."""
-    texts = _table().items()
+    texts = [(text, shown) for text, shown in _table().items() if not NAMED.search(text)]
     found = [(text.split("{}"), translation) for text, translation in texts if "{}" in text]
     return sorted(found, key=lambda one: -sum(map(len, one[0])))
 
@@ -243,49 +244,3 @@ def translate_frames() -> None:
     _wrap.re_word = re.compile(rf"\s*(?:{_HAN}{_CLOSING}*|(?:(?!{_HAN})\S)+{_CLOSING}*)\s*")
     for name, text in _table("frame").items():
         setattr(rich_utils, name, text)
-
-
-_LINE = r'"[^"\\\n]*(?:\\[nt"\\][^"\\\n]*)*"'
-_STRING = rf"\s*({_LINE}(?:\s*{_LINE})*)\s*"  # it may continue on the next lines
-_COMMENTS = r"(?:#.*\n\s*)*"
-_ENTRY = re.compile(rf"({_COMMENTS})(?:msgctxt{_STRING})?msgid{_STRING}msgstr{_STRING}")
-_END = re.compile(rf"{_COMMENTS}\Z")
-_FUZZY = re.compile(r"^#,.*\bfuzzy\b", re.MULTILINE)
-_JOINT_OR_ESCAPE = re.compile(r'"\s*\n\s*"|\\(.)')
-_ESCAPED = {None: "", "n": "\n", "t": "\t", '"': '"', "\\": "\\"}
-
-
-@cache
-def catalogue(language: str) -> dict[str, dict[str, str]]:
-    """The translations into a language, by ``msgctxt`` ("" for none), then by ``msgid``."""
-    return read_catalogue(Path(__file__).with_name(f"{language}.po").read_text(encoding="utf-8"))
-
-
-def read_catalogue(text: str) -> dict[str, dict[str, str]]:
-    """The translations in the text of a PO file, by ``msgctxt`` ("" for none), then by ``msgid``.
-
-    Raises:
-        ValueError: the text is not a valid entry, or an entry repeats an earlier one.
-    """
-    tables: dict[str, dict[str, str]] = {}
-    text, at = f"{text.strip()}\n", 0
-    while entry := _ENTRY.match(text, at):
-        comments, context, source, translation = entry.groups("")
-        context, source = _value(context), _value(source)
-        table = tables.setdefault(context, {})
-        if source in table:
-            raise ValueError(f"it has two entries: {source}")
-        translation = "" if _FUZZY.search(comments) else _value(translation)
-        if source and translation:  # the header has no source
-            table[source] = translation
-        at = entry.end()
-    if not _END.match(text, at):
-        raise ValueError(f"no entry of msgid and msgstr: {text[at : at + 200]}")
-    return tables
-
-
-def _value(string: str) -> str:
-    """Decode a string of the format."""
-    if "\\" in string or "\n" in string:
-        string = _JOINT_OR_ESCAPE.sub(lambda found: _ESCAPED[found[1]], string)
-    return string[1:-1]

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ownbert.exceptions import InputError, in_short, option_with
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import open_text
+from ownbert.language.messages import Option
 from ownbert.settings import setting
 from ownbert.tables.column_proposals import (
     are_numbers,
@@ -412,7 +413,7 @@ def _proposals(
     missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
     text = propose_text(path, left) if "text" in missing else None
     if text is not None:
-        proposals.append(f"{option_with(missing['text'].option, [text])} (the longest texts)")
+        proposals.append(f"{Option(missing['text'].option, text)} (the longest texts)")
         taken.add(text)
     spec = missing.get("label")
     labels = propose_labels(path, left, taken, numbers=spec is not None and spec.several)
@@ -424,13 +425,13 @@ def _proposals(
     if spec is not None:
         bits = bit_columns(path, [name for name in left if name not in taken])
         if len(bits) > 1:
-            option = option_with(spec.option, [",".join(bits)])
+            option = str(Option(spec.option, ",".join(bits)))
             proposals.append(f"{option} (a column of 0 and 1 for each label)")
         elif len(labels) == 1:
             (count,) = labels.values()
-            proposals.append(f"{option_with(spec.option, [*labels])} ({count:,} different values)")
+            proposals.append(f"{Option(spec.option, *labels)} ({count:,} different values)")
         elif labels:
-            proposals.append(option_with(spec.option, [*labels]))
+            proposals.append(str(Option(spec.option, *labels)))
     return proposals
 
 

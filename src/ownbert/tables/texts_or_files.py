@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.exceptions import InputError, is_on_command_line
+from ownbert.exceptions import InputError
 from ownbert.files.text_files import UTF8_BOM, own_text
+from ownbert.language.messages import is_on_command_line
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import is_known
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.exceptions import InputError, in_short, option_with
+from ownbert.exceptions import InputError, in_short
+from ownbert.language.messages import Option
 from ownbert.tables.key_columns import key_columns
 from ownbert.tables.missing_values import is_missing
 from ownbert.tables.tables import Source, as_text, columns, place, read_values, require_column
@@ -274,7 +275,7 @@ def group_warnings(
         shown = ", ".join(map(repr, found[:_SHOWN]))
         yield (
             f"warning: several rows have the same {shown}: if these rows are alike, scores are too "
-            f"optimistic for new ones; keep them together with {option_with(GROUP, found[:1])}"
+            f"optimistic for new ones; keep them together with {Option(GROUP, found[0])}"
         )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.corpus.documents import read_documents
-from ownbert.exceptions import InputError, option_with
+from ownbert.exceptions import InputError
+from ownbert.language.messages import Option
 from ownbert.tables.column_proposals import are_numbers
 from ownbert.tables.columns import COUNTERS, LABEL_NAMES, ColumnNames
 from ownbert.tables.tables import Source, columns, kind_of, shown_columns
@@ -194,8 +195,8 @@ def refuse_ambiguous(
     known = {*COUNTERS, *LABEL_NAMES, text.lower(), "uuid"}
     others = [name for name in names if name.lower() not in known and not are_numbers(path, name)]
     if given.text is None and others:
-        named = option_with("--text-column", [text])
-        second = option_with("--second-column", [others[0]])
+        named = str(Option("--text-column", text))
+        second = str(Option("--second-column", others[0]))
         raise InputError(
             f"{path}: it is unclear whether a row is one text or a pair; to make pairs from "
             f"single texts add {named}, for pairs of two columns {named} {second}; the columns "

@@ -1,0 +1,135 @@
+"""Messages: a template and its values, which stay as they are in every language.
+
+    Message("{file} has no column {name!r}; choose with {--text-column}", file=path, name=name)
+
+A message is its English sentence, a ``str``. Its translation is that of its template, filled with
+the same values; values that are messages are translated, too. ``{--text-column}`` is an option,
+which is an argument in Python.
+"""
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Mapping
+from string import Formatter
+from typing import Any
+
+from ownbert.language.catalogue import CHINESE, ENGLISH, catalogue, current_language
+
+_SWITCHES = {"resume", "overwrite", "network", "dry_run"}
+_state = {"on_command_line": False}
+# Options of this command, mapped to the spelling that was typed.
+typed_options: dict[str, str] = {}
+
+
+@contextlib.contextmanager
+def on_command_line() -> Iterator[None]:
+    """Make messages inside the block name command line options instead of arguments."""
+    before, _state["on_command_line"] = _state["on_command_line"], True
+    try:
+        yield
+    finally:
+        _state["on_command_line"] = before
+
+
+def is_on_command_line() -> bool:
+    """Whether the program was started from the command line, not through the Python API."""
+    return _state["on_command_line"]
+
+
+class Option:
+    """An option in a message: ``--dev-share 0.1``, or ``dev_share=0.1`` in Python.
+
+    Args:
+        name: ``--dev-share``, with hyphens or underscores, or ``-o``.
+        values: alternative values.
+    """
+
+    def __init__(self, name: str, *values: Any) -> None:
+        self.name = f"--{name.lstrip('-').replace('_', '-')}" if name != "-o" else name
+        self.values = values
+
+    def __str__(self) -> str:
+        return self.shown(is_on_command_line())
+
+    def shown(self, on_command_line: bool) -> str:
+        """As on the command line, or as an argument in Python."""
+        if on_command_line:
+            name = typed_options.get(self.name, self.name)
+            values = [shlex.quote(str(value)) for value in self.values]
+            return f"{name} {' or '.join(values)}" if values else name
+        name = "output" if self.name == "-o" else self.name[2:].replace("-", "_")
+        values = [repr(value) for value in self.values] or ["True"] * (name in _SWITCHES)
+        return f"{name}={' or '.join(values)}" if values and self.name != "-o" else name
+
+
+class Message(str):
+    """A sentence in English, with the template and the values that it was made from.
+
+    Args:
+        template: a format string with named values. Values may be messages, errors and options, or
+            lists of them.
+    """
+
+    template: str
+    values: Mapping[str, Any]
+
+    def __new__(cls, template: str, /, **values: Any) -> "Message":
+        if isinstance(template, Message):
+            return template
+        values = {name: _kept(value) for name, value in values.items()}
+        shown = _Filled(ENGLISH, is_on_command_line()).vformat(template, (), values)
+        message = super().__new__(cls, shown)
+        message.template, message.values = template, values
+        return message
+
+    def __reduce__(self) -> Any:
+        return _message, (self.template, self.values)
+
+    def shown(self, language: str | None = None, *, on_command_line: bool | None = None) -> str:
+        """The message in a language, that of the locale by default."""
+        language = language or current_language()
+        if on_command_line is None:
+            on_command_line = is_on_command_line()
+        template = self.template
+        if language == CHINESE:
+            template = catalogue(CHINESE)[""].get(template, template)
+        return _Filled(language, on_command_line).vformat(template, (), self.values)
+
+
+def _message(template: str, values: Mapping[str, Any]) -> Message:
+    return Message(template, **values)
+
+
+def _kept(value: Any) -> Any:
+    """A value of a message; errors may hold objects that cannot be pickled."""
+    if isinstance(value, BaseException):
+        return value.args[0] if value.args and isinstance(value.args[0], Message) else str(value)
+    return value
+
+
+class _Filled(Formatter):
+    def __init__(self, language: str, on_command_line: bool) -> None:
+        self.language, self.on_command_line = language, on_command_line
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        if field_name.startswith("-"):
+            name, *values = field_name.split()
+            return Option(name, *map(_number, values)), name
+        return kwargs[field_name], field_name
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if isinstance(value, Option):
+            return value.shown(self.on_command_line)
+        if isinstance(value, Message):
+            value = value.shown(self.language, on_command_line=self.on_command_line)
+        elif isinstance(value, list | tuple) and conversion is None:
+            return ", ".join(self.convert_field(each, "s") for each in value)
+        return super().convert_field(value, conversion)
+
+
+def _number(text: str) -> Any:
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
