@@ -2,10 +2,10 @@
 
 import csv
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.text_files import open_text
@@ -100,91 +100,90 @@ def all_rows(path: Path, numbered: Iterator[_Line]) -> Iterator[_Row]:
         path: name of the file, whose extension determines the kind without separators.
         numbered: lines of the file.
     """
-    lines = _Lines(numbered)
-    filled = (each for each in lines if each[1].strip())
-    first = next(filled, None)
-    named = first and _SEPARATOR_LINE.fullmatch(first[1].strip(" \r"))
+    lines = _LinesAhead(numbered)
+    header = _next_filled(lines)
+    named = header and _SEPARATOR_LINE.fullmatch(header.strip(" \r"))
     if named:
-        first = next(filled, None)
-    if first is None:
+        lines.drop(1)
+        header = _next_filled(lines)
+    if header is None:
         return
-    delimiter = named[1] if named else sniff_delimiter(first[1])
-    header = [first]
-    if delimiter == NO_DELIMITER and first[1].startswith('"') and first[1].count('"') % 2:
-        for line in islice(lines, _MOST_NAME_LINES):  # a name with line breaks, as in spreadsheets
-            header.append(line)
-            if line[1].count('"') % 2:
+    delimiter = named[1] if named else sniff_delimiter(header)
+    if delimiter == NO_DELIMITER and header.startswith('"') and header.count('"') % 2:
+        for i in range(1, _MOST_NAME_LINES + 1):  # a name with line breaks, as in spreadsheets
+            if (line := lines.text(i)) is None:
                 break
-        names = "\n".join(line for _, line in header)
-        delimiter = sniff_delimiter(_QUOTED_NAME.sub("", names))
-    lines.give_back(header)
+            header += f"\n{line}"
+            if line.count('"') % 2:
+                break
+        delimiter = sniff_delimiter(_QUOTED_NAME.sub("", header))
     csv_name = path.name.lower().removesuffix(".gz").endswith(".csv")
-    if delimiter == "\t" or (delimiter == NO_DELIMITER and not csv_name):
-        yield from _line_rows(lines, delimiter)
-    else:
-        yield from _QuotedRows(path, lines, delimiter)
+    by_lines = delimiter == "\t" or (delimiter == NO_DELIMITER and not csv_name)
+    yield from _line_rows(lines, delimiter) if by_lines else _csv_rows(path, lines, delimiter)
 
 
-class _Lines(Iterator[_Line]):
-    """Lines with push-back."""
+class _LinesAhead:
+    """Lines that can be looked at before they are dropped."""
 
     def __init__(self, lines: Iterator[_Line]):
         self._lines = lines
-        self._back: deque[_Line] = deque()
+        self._ahead: list[_Line] = []
 
-    def __next__(self) -> _Line:
-        return self._back.popleft() if self._back else next(self._lines)
+    def text(self, index: int = 0) -> str | None:
+        """A line that follows; None after the last one."""
+        while len(self._ahead) <= index:
+            if (line := next(self._lines, None)) is None:
+                return None
+            self._ahead.append(line)
+        return self._ahead[index][1]
 
-    def give_back(self, lines: Sequence[_Line]) -> None:
-        self._back.extendleft(reversed(lines))
+    def number(self) -> int:
+        """The number of the next line."""
+        return self._ahead[0][0]
+
+    def texts(self, count: int) -> list[str]:
+        """The next lines, which must exist."""
+        return [text for _, text in self._ahead[:count]]
+
+    def drop(self, count: int) -> None:
+        del self._ahead[:count]
 
 
-def _line_rows(lines: _Lines, delimiter: str) -> Iterator[_Row]:
+class _Parsed(NamedTuple):
+    """A row as the csv module reads it.
+
+    Args:
+        fields: None if it is malformed.
+        lines: number of its lines.
+        error: what is wrong, for messages.
+    """
+
+    fields: list[str] | None
+    lines: int
+    error: str = ""
+
+
+def _next_filled(lines: _LinesAhead) -> str | None:
+    while (line := lines.text()) is not None and not line.strip():
+        lines.drop(1)
+    return line
+
+
+def _line_rows(lines: _LinesAhead, delimiter: str) -> Iterator[_Row]:
     """Yield the lines as rows, or rows parsed by the csv rules where only these give the right
     number of fields."""
-    number, line = next(lines)
-    line = line.removesuffix("\r")
-    names = [_unquoted(field) for field in line.split(delimiter)]
-    yield number, names
-    width = len(names)
-    # A row with an open quote that may continue in the next lines, then blank lines.
-    open_row: _Row | None = None
-    pending: list[_Line] = []
-    for number, whole_line in lines:
-        line = whole_line.removesuffix("\r")
-        # A blank line between rows is ignored, but in a single column it is an empty text.
-        if not line and width > 1:
-            if open_row:
-                pending.append((number, whole_line))
-            continue
+    width = 0
+    while (line := lines.text()) is not None:
+        line, number, taken = line.removesuffix("\r"), lines.number(), 1
+        fields: list[str] | None = None
         pieces = line.split(delimiter)
-        row = number, [_unquoted(field) for field in pieces]
-        wrong = len(pieces) != width
-        opens = width > 1 and any(p[:1] == '"' and p.count('"') % 2 for p in pieces)
-        arguments = (lines, [(number, whole_line)], delimiter, width)
-        if opens and pieces[0][:1] == '"' and (found := _quoted_row(*arguments, whole=True)):
-            if open_row:
-                yield open_row
-            open_row, pending = None, []
-            yield found
-            continue
-        if open_row:
-            if wrong and (
-                found := _quoted_row(lines, [*pending, (number, whole_line)], delimiter, width)
-            ):
-                open_row, pending = None, []
-                yield found
-                continue
-            yield open_row
-            open_row, pending = None, []
-        if wrong and (found := _quoted_row(*arguments)):
-            yield found
-        elif opens and not wrong:
-            open_row, pending = row, [(number, whole_line)]
-        else:
-            yield row
-    if open_row:
-        yield open_row
+        if width and (found := _row_by_quotes(lines, pieces, delimiter, width)):
+            fields, taken = found.fields, found.lines
+        lines.drop(taken)
+        # A blank line between rows is ignored, but in a single column it is an empty text.
+        if line or width == 1:
+            yield number, fields or [_unquoted(field) for field in pieces]
+        width = width or len(pieces)
 
 
 def _unquoted(field: str) -> str:
@@ -195,39 +194,49 @@ def _unquoted(field: str) -> str:
     return field if any('"' in half for half in halves) else '"'.join(halves)
 
 
+def _row_by_quotes(
+    lines: _LinesAhead, pieces: Sequence[str], delimiter: str, width: int
+) -> _Parsed | None:
+    """The next row by the csv rules; None if it is its first line, split into ``pieces``."""
+    wrong = len(pieces) != width
+    opens = width > 1 and any(p[:1] == '"' and p.count('"') % 2 for p in pieces)
+    whole = opens and pieces[0][:1] == '"'
+    if whole and (found := _quoted_row(lines, 1, delimiter, width, whole=True)):
+        return found
+    if wrong:
+        return _quoted_row(lines, 1, delimiter, width)
+    if not opens:
+        return None
+    # The last field may continue in the next lines, if these are no rows by themselves.
+    after = next(i for i in count(1) if lines.text(i) not in ("", "\r"))
+    line = lines.text(after)
+    if line is None or line.count(delimiter) == width - 1:
+        return None
+    return _quoted_row(lines, after + 1, delimiter, width)
+
+
 def _quoted_row(
-    lines: _Lines, start: Sequence[_Line], delimiter: str, width: int, *, whole: bool = False
-) -> _Row | None:
+    lines: _LinesAhead, start: int, delimiter: str, width: int, *, whole: bool = False
+) -> _Parsed | None:
     """Parse a row by the csv rules.
 
-    Returns None if it has another number of fields, or contains a line that is a row by itself,
-    unless its fields must all be quoted (``whole``). Lines after the row are pushed back; if there
-    is no row, all but ``start``.
+    Returns None if it has another number of fields, fewer lines than ``start``, or contains a line
+    that is a row by itself, unless its fields must all be quoted (``whole``).
     """
-    if not any('"' in line for _, line in start):
+    if not any('"' in line for line in lines.texts(start)):
         return None
-    taken: list[_Line] = []
 
-    def feed() -> Iterator[str]:
-        for number, line in lines:
-            # The last line of a row may be a row by itself, but none of the lines before it.
-            between = len(taken) > 1 and taken[-1][1].count(delimiter) == width - 1
-            if len(taken) >= _MOST_LINES if whole else between:
-                lines.give_back([(number, line)])
-                return
-            taken.append((number, line))
-            yield f"{line}\n"
+    def ends(taken: int) -> bool:
+        if whole:
+            return taken >= _MOST_LINES
+        # The last line of a row may be a row by itself, but none of the lines before it.
+        return taken > 1 and (lines.text(taken - 1) or "").count(delimiter) == width - 1
 
-    lines.give_back(start)
-    fields = _first_row(feed(), delimiter)
-    if fields is not None and len(fields) == width and len(taken) >= len(start):
-        text = "\n".join(line for _, line in taken)
-        if not whole or text.rstrip("\r") == quoted(fields, delimiter):
-            return taken[0][0], fields
-    lines.give_back(taken)
-    for _ in start:
-        next(lines)
-    return None
+    row = _parsed(lines, delimiter, strict=True, ends=ends)
+    if row.fields is None or len(row.fields) != width or row.lines < start:
+        return None
+    text = "\n".join(lines.texts(row.lines))
+    return row if not whole or text.rstrip("\r") == quoted(row.fields, delimiter) else None
 
 
 def quoted(fields: Sequence[str], delimiter: str) -> str:
@@ -235,105 +244,81 @@ def quoted(fields: Sequence[str], delimiter: str) -> str:
     return delimiter.join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
-def _first_row(lines: Iterable[str], delimiter: str) -> list[str] | None:
-    """Parse the fields by strict csv rules; None if they are malformed."""
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+def _parsed(
+    lines: _LinesAhead,
+    delimiter: str,
+    *,
+    strict: bool = False,
+    escapes: bool = False,
+    ends: Callable[[int], bool] = lambda index: False,
+) -> _Parsed:
+    """Parse the next row with the csv module, without dropping its lines.
+
+    Args:
+        strict: whether text after a closing quote, and the end inside quotes, are errors.
+        escapes: whether backslashes escape quotes.
+        ends: whether a row ends before the line with this index.
+    """
+    line = (lines.text() or "").removesuffix("\r")
+    if not escapes and '"' not in line and "\r" not in line:  # faster
+        return _Parsed(line.split(delimiter) if line else [], 1)
+    taken, is_open = 0, False
+
+    def feed() -> Iterator[str]:
+        nonlocal taken, is_open
+        while not ends(taken) and (line := lines.text(taken)) is not None:
+            taken += 1
+            yield f"{_escapes_read(line) if escapes else line}\n"
+        # A request for another line within a row means an open quote, and the reader would silently
+        # take the rest of the file for one field.
+        is_open = True
+
     try:
-        return next(csv.reader(lines, delimiter=delimiter, strict=True), None)
-    except csv.Error:
-        return None
+        fields = next(csv.reader(feed(), delimiter=delimiter, strict=strict), None)
+    except csv.Error as error:
+        if "field larger" in str(error):
+            reason = f"a field of over {LONGEST_FIELD:,} characters; is a quote never closed?"
+        else:
+            reason = f"not csv ({error})"
+        return _Parsed(None, taken, reason)
+    if fields is None or is_open:
+        return _Parsed(None, taken, "a quote is opened and never closed")
+    return _Parsed([f.replace(_ESCAPED_QUOTE, '"') for f in fields] if escapes else fields, taken)
 
 
-class _QuotedRows:
+def _csv_rows(path: Path, lines: _LinesAhead, delimiter: str) -> Iterator[_Row]:
     r"""Rows by the csv rules, each with the number of its first line.
 
     Quotes inside a field are doubled. From the first row on that is malformed by this rule, but
     valid with ``\"`` for a quote and ``\\`` for a backslash, these are accepted, too.
     """
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+    width, escapes = 0, False
+    while lines.text() is not None:
+        row = _parsed(lines, delimiter, escapes=escapes)
+        if width and not escapes and _is_suspicious(lines, row, delimiter, width):
+            other = _parsed(lines, delimiter, strict=True, escapes=True)
+            if other.fields is not None and len(other.fields) == width:
+                row, escapes = other, True
+        number = lines.number()
+        if row.fields is None:
+            raise InputError(f"{path}, line {number}: {row.error}")
+        lines.drop(row.lines)
+        width = width or len(row.fields)
+        if row.fields or width == 1:
+            yield number, row.fields or [""]
 
-    def __init__(self, path: Path, lines: _Lines, delimiter: str):
-        self.path = path
-        self.lines = lines
-        self.delimiter = delimiter
-        self.backslashes = False
-        # Lines of the current row.
-        self.taken: list[_Line] = []
 
-    def __iter__(self) -> Iterator[_Row]:
-        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
-        reader = self._reader()
-        width = 0
-        while True:
-            self.taken.clear()
-            fields, error = None, None
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as broken:
-                error = InputError(f"{self.path}, line {self.taken[0][0]}: {_reason(broken)}")
-            except InputError as broken:
-                error = broken
-            if width and not self.backslashes and self._is_suspicious(fields, width):
-                found = self._by_backslashes(width)
-                if found is not None:
-                    fields, error = found, None
-                    reader = self._reader()
-            if error is not None:
-                raise error
-            assert fields is not None
-            if self.backslashes:
-                fields = [field.replace(_ESCAPED_QUOTE, '"') for field in fields]
-            width = width or len(fields)
-            if fields:
-                yield self.taken[0][0], fields
-            elif width == 1:
-                yield self.taken[0][0], [""]
-
-    def _reader(self) -> Iterator[list[str]]:
-        return csv.reader(self._feed(), delimiter=self.delimiter)
-
-    def _feed(self) -> Iterator[str]:
-        for number, line in self.lines:
-            self.taken.append((number, line))
-            yield f"{_escapes_read(line) if self.backslashes else line}\n"
-        # A request for another line within a row means an open quote, and the reader would silently
-        # take the rest of the file for one field.
-        if self.taken:
-            raise InputError(
-                f"{self.path}, line {self.taken[0][0]}: a quote is opened and never closed"
-            )
-
-    def _is_suspicious(self, fields: list[str] | None, width: int) -> bool:
-        if not any('\\"' in line for _, line in self.taken):
-            return False
-        if fields is None or len(fields) != width:
-            return True
-        return _first_row((f"{line}\n" for _, line in self.taken), self.delimiter) is None
-
-    def _by_backslashes(self, width: int) -> list[str] | None:
-        """The row with backslash escapes; None if it is malformed that way, too."""
-        before, self.taken = self.taken, []
-        self.lines.give_back(before)
-        self.backslashes = True
-        try:
-            fields = _first_row(self._feed(), self.delimiter)
-        except InputError:
-            fields = None
-        if fields is not None and len(fields) == width:
-            return fields
-        self.lines.give_back(self.taken)
-        self.backslashes, self.taken = False, [next(self.lines) for _ in before]
-        return None
+def _is_suspicious(lines: _LinesAhead, row: _Parsed, delimiter: str, width: int) -> bool:
+    if not any('\\"' in line for line in lines.texts(row.lines)):
+        return False
+    if row.fields is None or len(row.fields) != width:
+        return True
+    strictly = _parsed(lines, delimiter, strict=True, ends=lambda i: i >= row.lines)
+    return strictly.fields is None
 
 
 def _escapes_read(line: str) -> str:
     if "\\" not in line:
         return line
     return re.sub(r'\\([\\"])', lambda found: _ESCAPED_QUOTE if found[1] == '"' else "\\", line)
-
-
-def _reason(error: csv.Error) -> str:
-    if "field larger" in str(error):
-        return f"a field of over {LONGEST_FIELD:,} characters; is a quote never closed?"
-    return f"not csv ({error})"
