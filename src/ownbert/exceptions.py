@@ -149,7 +149,7 @@ def in_short(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
         return f"a number of about {int(value.bit_length() * 0.30103):,} digits"
     try:
-        shown = repr(value)
+        shown = repr(value).replace("\n", " ")  # of tensors and arrays
     except (ValueError, RecursionError):  # huge numbers, or deep nesting
         return f"a {type(value).__name__} that is too long to show"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"

@@ -28,6 +28,8 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
         InputError: the model cannot be downloaded, or ``name`` is a file. The existence of a
             folder is not checked.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise InputError(f"a model folder is needed, not {in_short(name)}")
     text = os.fspath(name)
     if not text.startswith(PREFIX):
         return _not_a_file(Path(name))

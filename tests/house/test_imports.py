@@ -52,6 +52,7 @@ ALLOWED = {
     "families": {"config", "nn"},
     "checkpoint": {"config", "families", "nn", "text"},
     "objectives": {"config", "text", "batches", "corpus", "nn", "checkpoint"},
+    "hf": set(),
     "transformers": {"config", "batches", "families", "nn", "text", "checkpoint"},
     "train": {"config", "batches", "nn", "objectives"},
     "run": {"config", "text", "batches", "nn", "objectives", "checkpoint", "train"},

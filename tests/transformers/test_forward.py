@@ -122,7 +122,7 @@ def test_attentions_of_chosen_layers():
     close(whole[0].sum(-1), keep[:, None].expand(-1, 4, -1))
     assert ours(**given, output_attentions=False).attentions is None
     for wrong in (4, "last"):
-        with pytest.raises(InputError, match=rf"requests layer {wrong}; the layers are 0\.\.3"):
+        with pytest.raises(InputError, match=rf"requests layer {wrong!r}; the layers are 0\.\.3"):
             ours(**given, output_attentions=[wrong])
 
 
@@ -149,9 +149,11 @@ def test_what_labels_mean(problem: str | None):
 
 def test_a_label_at_padding_counts_as_there():
     theirs, ours = pair("BertForTokenClassification", num_labels=3)
-    expected, found = both(theirs, ours, **padded(), labels=torch.ones(3, 9, dtype=torch.long))
+    labels = torch.ones(3, 9, dtype=torch.long)
+    expected, found = both(theirs, ours, **padded(), labels=labels)
     close(found.loss, expected.loss)
     close(found.logits, expected.logits)
+    close(ours(**padded(), labels=labels.flatten()).loss, expected.loss)
 
 
 def test_compiled():

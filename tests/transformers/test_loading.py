@@ -113,18 +113,29 @@ def test_changes_of_the_config(folder: Path):
     for options, labels in (
         ({"num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"id2label": {0: "x", 1: "y"}}, ("x", "y")),
+        ({"label2id": {"x": 0, "y": 1}}, ("x", "y")),
     ):
         model = loaded(kind, folder, hidden_dropout_prob=0.3, **options)
+        assert isinstance(model, kind)
+        assert not isinstance(model, ownbert.BertForMaskedLM)
         assert (model.labels, model.config.hidden_dropout_prob) == (labels, 0.3)
         model.save_pretrained(folder / "again")
         assert ownbert.load(folder / "again").labels == labels
         assert loaded(kind, folder / "again", num_labels=len(labels)).labels == labels
     assert ownbert.load(folder, heads=["classification"], labels=["x", "y"]).labels == ("x", "y")
-    with pytest.raises(InputError, match=r"classifier.bias has shape \(2,\), expected \(3,\)"):
+    wrong = (
+        r"classifier.bias has shape \(2,\), expected \(3,\).*; ignore_mismatched_sizes=True init"
+    )
+    with pytest.raises(InputError, match=wrong):
         kind.from_pretrained(folder / "again", num_labels=3)
     with pytest.warns(UserWarning, match="classifier.bias, classifier.weight are not in it"):
         other = kind.from_pretrained(folder / "again", num_labels=3, ignore_mismatched_sizes=True)
     assert len(other.labels) == 3
+    changed = ownbert.BertConfig.from_pretrained(folder / "again")
+    assert isinstance(changed, ownbert.BertConfig)
+    assert changed.num_labels == 2
+    changed.num_labels = 4
+    assert len(kind(changed).labels) == 4
     model = ownbert.BertForMaskedLM.from_pretrained(folder, torch_dtype="bfloat16")
     assert model.dtype == torch.bfloat16
 

@@ -57,6 +57,23 @@ def bert() -> Any:
         ({"input_ids": IDS, "atention_mask": IDS}, "atention_mask'; did you mean attention_mask"),
         ({"input_ids": IDS, "labels": LABELS}, "BertModel has no argument 'labels'"),
         ({"input_ids": IDS, "past_key_values": ()}, "past_key_values needs a model with is_dec"),
+        ({"input_ids": IDS, "encoder_hidden_states": IDS[..., None]}, "needs a model with is_deco"),
+        ({"input_ids": IDS, "next_sentence_label": LABELS}, "no argument 'next_sentence_label'"),
+        (
+            {"input_ids": IDS, "attention_mask": IDS * -1e4},
+            "must be 1 for tokens and 0 for padding",
+        ),
+        ({"input_ids": IDS.to("meta")}, r"input_ids is on meta, the model on cpu; move it there"),
+        ({"input_ids": IDS, "output_hidden_states": "no"}, "'no'; it must be true or false"),
+        (
+            {"input_ids": IDS, "return_dict": IDS},
+            "return_dict is tensor.*; it must be true or false",
+        ),
+        ({"input_ids": IDS, "output_attentions": 0.5}, "output_attentions is 0.5; it must be true"),
+        (
+            {"input_ids": IDS, "output_attentions": [0.5]},
+            r"requests layer 0.5; the layers are 0\.\.0",
+        ),
     ],
 )
 def test_inputs(bert: Any, given: dict[str, Any], message: str):
@@ -85,6 +102,26 @@ def test_labels(name: str, problem: str | None, labels: torch.Tensor, message: s
     model = made(f"BertFor{name}Classification", num_labels=3, problem_type=problem)
     with pytest.raises(InputError, match=message):
         model(IDS, labels=labels)
+
+
+def test_one_of_two_kinds_of_labels():
+    for name, given, message in (
+        ("BertForPreTraining", {"labels": IDS}, "give both labels and next_sentence_label"),
+        ("BertForQuestionAnswering", {"start_positions": LABELS}, "give both start_positions and"),
+        ("BertForMultipleChoice", {"attention_mask": IDS}, r"attention_mask has shape \(3, 5\)"),
+    ):
+        ids = IDS[:, None].repeat(1, 2, 1) if "Choice" in name else IDS
+        with pytest.raises(InputError, match=message):
+            made(name)(ids, **given)
+
+
+def test_embeddings_and_ids_of_other_dtypes(bert: Any):
+    embeds = torch.rand(3, 5, 8)
+    expected = bert(inputs_embeds=embeds).last_hidden_state
+    torch.testing.assert_close(bert(inputs_embeds=embeds.double()).last_hidden_state, expected)
+    xlnet = ownbert.XLNetModel(ownbert.XLNetConfig(vocab_size=20, d_model=8, n_layer=1, n_head=2))
+    found, expected = (xlnet.eval()(ids).last_hidden_state for ids in (IDS.int(), IDS))
+    torch.testing.assert_close(found, expected)
 
 
 def test_whole_numbers_do_for_targets_that_are_fractions():
@@ -129,6 +166,25 @@ def other_config() -> Any:
         (lambda b: ownbert.BertConfig(num_labels=0), "num_labels is 0; it must be"),
         (lambda b: ownbert.BertConfig(num_labels=3, id2label={0: "a"}), "but id2label has 1 label"),
         (lambda b: ownbert.BertConfig(hidden_size=7), "hidden_size"),
+        (lambda b: ownbert.BertConfig(hiden_size=7), "did you mean hidden_size"),
+        (lambda b: ownbert.BertConfig(problem_type="x"), "problem_type 'x' is not known"),
+        (lambda b: ownbert.BertConfig(output_attentions="x"), "output_attentions is 'x'; it must"),
+        (lambda b: ownbert.BertConfig(id2label={0: "a", 1: "a"}), "id2label names a label twice"),
+        (
+            lambda b: ownbert.BertConfig(id2label={0: "a", 1: "b"}, label2id={"a": 1, "b": 0}),
+            "label2id does not match it",
+        ),
+        (lambda b: ownbert.BertConfig(label2id=5), "must name the labels"),
+        (lambda b: ownbert.BertModel(), "takes a BertConfig, not a NoneType"),
+        (lambda b: ownbert.save("folder", b), "save needs a model of OwnBERT, not a str"),
+        (lambda b: ownbert.save(b, "x", tokenizer="y"), "save needs a tokenizer of OwnBERT"),
+        (lambda b: b.save_pretrained(5), "save_pretrained needs a folder, not 5"),
+        (lambda b: ownbert.load(5), "a model folder is needed, not 5"),
+        (lambda b: ownbert.load("x", heads="mlm"), "heads is 'mlm'; it must be a list"),
+        (lambda b: ownbert.load("x", labels=3), "labels is 3; it must be a list"),
+        (lambda b: b.prune_heads({0: 1}), "it must map layers to the numbers of heads"),
+        (lambda b: b.keep_layers("1"), "'1' layers cannot be kept"),
+        (lambda b: b.set_words(torch.ones(2, 8)), "needs a torch.nn.Embedding, not a Tensor"),
         (lambda b: ownbert.BertModel(ownbert.RobertaConfig()), "takes a BertConfig, not a Config"),
         (lambda b: ownbert.BertModel(other_config()), "takes a BertConfig, not a RobertaConfig"),
         (lambda b: ownbert.BertModel("folder"), r"for a folder: BertModel.from_pretrained"),
@@ -159,6 +215,7 @@ def test_folders(bert: Any, tmp_path: Path):
         ),
         (ownbert.BertModel, {"subfolder": 3}, "subfolder is 3; it must be the name of a folder"),
         (ownbert.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
+        (ownbert.BertModel, {"dtype": ["float32"]}, r"dtype \['float32'\] is not known"),
         (ownbert.RobertaModel, {}, "contains a bert model; RobertaModel reads roberta"),
         (ownbert.BertModel, {"vocab_size": 21}, r"shape \(20, 8\), expected \(21, 8\)"),
         (ownbert.BertTokenizer, {"do_lower_case": "x"}, "do_lower_case is 'x'; it must be true"),
@@ -182,6 +239,7 @@ def test_folders(bert: Any, tmp_path: Path):
         ("resize_token_embeddings", r"model.resize\(vocab_size\)"),
         ("generate", r"ownbert.speed_up\(model\)"),
         ("push_to_hub", "ownbert push"),
+        ("gradient_checkpointing_disable", r"gradient_checkpointing_enable\(False\)"),
         ("nix", "'Model' object has no attribute 'nix'"),
     ],
 )
@@ -190,3 +248,14 @@ def test_names_that_other_models_have(bert: Any, name: str, instead: str):
         getattr(bert, name)
     with pytest.raises(AttributeError, match=r"no 'num_labels': use model.labels"):
         _ = bert.config.num_labels
+
+
+def test_the_former_folder_names_its_replacement():
+    with pytest.raises(AttributeError, match=r"no attribute 'hf': use ownbert\.BertModel"):
+        _ = ownbert.hf
+    for line in ("import ownbert.hf", "from ownbert import hf", "from ownbert.hf import BertModel"):
+        with pytest.raises(
+            ImportError, match=r"ownbert.hf is gone: .*ownbert\.BertModel"
+        ) as caught:
+            exec(line)
+        assert "\n" not in str(caught.value)

@@ -98,6 +98,8 @@ def compare(both: tuple[Any, Any], *args: Any, **options: Any) -> None:
     length, multiple = options.get("max_length"), options.get("pad_to_multiple_of")
     if expected is None and length is not None and multiple and length % multiple:
         return  # Transformers refuses this; ours pads to the next multiple
+    if found is None and length is not None and length < 4 and options["add_special_tokens"]:
+        return  # Transformers ignores a length that the special tokens alone exceed
     assert found == expected
 
 
@@ -436,6 +438,14 @@ def test_the_encoding_is_a_mapping(bert: Any):
     assert arrays.offset_mapping.shape == (*arrays.input_ids.shape, 2)
 
 
+def test_columns_of_numpy_and_pandas_are_texts(bert: Any):
+    pandas = pytest.importorskip("pandas")
+    texts = ["the dog", "the lazy fox"]
+    for column in (np.array(texts), pandas.Series(texts)):
+        assert bert(column).input_ids == bert(texts).input_ids
+        assert bert(column, column).input_ids == bert(texts, texts).input_ids
+
+
 def test_padding_as_a_collate_function(bert: Any):
     rows = [{**bert(text), "label": mark} for text, mark in (("the", 0.5), ("the lazy dog", 1.0))]
     batch = bert.pad(rows, return_tensors="pt", pad_to_multiple_of=8)
@@ -445,6 +455,15 @@ def test_padding_as_a_collate_function(bert: Any):
     assert np.shape(again.input_ids) == (2, 10)
     collated = transformers.DataCollatorWithPadding(bert)(rows)
     assert collated["labels"].tolist() == [0.5, 1.0]
+    theirs = transformers.BertTokenizerFast.from_pretrained(bert.name_or_path)
+    for option in (None, True):
+        rows = [bert(text, return_special_tokens_mask=option) for text in ("the dog", "fox")]
+        masked = []
+        for tokenizer in (bert, theirs):
+            torch.manual_seed(0)
+            masked.append(transformers.DataCollatorForLanguageModeling(tokenizer)(rows))
+        for name in ("input_ids", "attention_mask", "labels"):
+            assert torch.equal(masked[0][name], masked[1][name])
     with pytest.raises(InputError, match="has no words or characters"):
         again.word_ids()
 
@@ -462,6 +481,26 @@ def test_padding_as_a_collate_function(bert: Any):
         (lambda t: t("a", truncation="x"), "truncation is 'x'"),
         (lambda t: t("a", padding_side="up"), "padding_side 'up' is not known; use one of"),
         (lambda t: t("a", max_length=-1), "max_length is -1; it must be a whole number"),
+        (lambda t: t("a", max_length=1), "max_length is 1, but there are 2 special tokens around"),
+        (lambda t: t(["a"], ["b"], max_length=2), "max_length is 2, but there are 3 special"),
+        (lambda t: t.convert_tokens_to_ids(5), "5 is not a token; a token is a text"),
+        (lambda t: t.convert_tokens_to_ids(["a", 5]), "5 is not a token"),
+        (lambda t: t.convert_tokens_to_string("a b"), "needs a list of tokens"),
+        (lambda t: t.convert_ids_to_tokens([1.5]), "a list of ids is needed"),
+        (lambda t: t.convert_ids_to_tokens("5"), "a list of ids is needed"),
+        (lambda t: t.batch_decode(5), "batch_decode needs a list of lists of ids"),
+        (lambda t: t.add_tokens(5), "5 is not a token"),
+        (lambda t: t.pad(5), "pad needs the input_ids"),
+        (lambda t: t.pad([{"input_ids": [1], "a": [1]}, {"input_ids": [1]}]), "the same columns"),
+        (lambda t: t.pad([{"input_ids": [1, 2], "attention_mask": [1]}]), "as long as their input"),
+        (lambda t: t.save_pretrained(5), "save_pretrained needs a folder, not 5"),
+        (lambda t: type(t).from_pretrained(None), "from_pretrained needs a folder, not None"),
+        (
+            lambda t: type(t).from_pretrained(t.name_or_path, model_max_length=-5),
+            "is -5; it must be",
+        ),
+        (lambda t: type(t)(vocab_file="vocab.txt"), r"with BertTokenizer\.from_pretrained\(path\)"),
+        (lambda t: t.get_special_tokens_mask([5], already_has_special_tokens=False), "of a call"),
         (lambda t: t("a", max_length=2.5, truncation=True), "max_length is 2.5"),
         (lambda t: t("a", padding="max_length", max_length=10**12), "from 0 to 1,048,576"),
         (lambda t: t("a b", max_length=4, stride=9, truncation=True), "stride"),
@@ -470,8 +509,8 @@ def test_padding_as_a_collate_function(bert: Any):
         (lambda t: t(["a", "\ud800"]), "half of a surrogate pair"),
         (lambda t: t.add_tokens("\ud800"), "half of a surrogate pair"),
         (lambda t: t.tokenize(["a", "b"]), "tokenize needs one text"),
-        (lambda t: t.decode([-5]), "decode needs one list of ids"),
-        (lambda t: t.decode([[1]]), "decode needs one list of ids"),
+        (lambda t: t.decode([-5]), "a list of ids is needed"),
+        (lambda t: t.decode([[1]]), "a list of ids is needed"),
         (lambda t: t.pad([{"ids": [1]}]), "pad needs the input_ids"),
         (lambda t: t.pad({"input_ids": [[1]], "labels": [1, 2]}), "the same number of rows"),
         (

@@ -146,7 +146,8 @@ _AGREEMENT = record(
     required=("bfloat16", "weights"),
 )
 _SIZES = either(_WHOLE, list_of(_WHOLE), wanted="a whole number, or height and width")
-_KEYS: dict[str, Check] = {
+# Keys that are not defaults of a family.
+FURTHER_KEYS: dict[str, Check] = {
     "model_type": text,
     "architectures": maybe(list_of(text)),
     "tokenizer_class": maybe(text),
@@ -202,7 +203,7 @@ def _default_checks() -> dict[str, Check]:
     }
 
 
-CONFIG_KEYS = record({**_default_checks(), **_KEYS})
+CONFIG_KEYS = record({**_default_checks(), **FURTHER_KEYS})
 # Keys of BERT's configs without model_type; ALBERT and ELECTRA also have an embedding_size.
 _OF_BERT = {"vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size"}
 

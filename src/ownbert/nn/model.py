@@ -17,7 +17,7 @@ from ownbert.batches.sampled_softmax import Candidates
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
-from ownbert.exceptions import InputError, other_names
+from ownbert.exceptions import InputError, in_short, other_names
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Embeddings, Encoder
 from ownbert.nn.output_heads import (
@@ -74,7 +74,7 @@ class Model(nn.Module):
             ``ownbert.load`` and ``ownbert.BertModel`` etc.
 
     Raises:
-        ValueError: unknown head, or a head needs a pooler although ``pooler`` is false.
+        InputError: unknown head, or a head needs a pooler although ``pooler`` is false.
     """
 
     head_dtype: torch.dtype | None = None
@@ -108,7 +108,7 @@ class Model(nn.Module):
         needed = any(spec.needs_pooler for spec in specs)
         if needed and pooler is False:
             kinds = ", ".join(self.specs)
-            raise ValueError(f"heads {kinds} need a pooler; do not disable it")
+            raise InputError(f"heads {kinds} need a pooler; do not disable it")
         has_pooler = pooler if pooler is not None else needed or not specs
         self.pooler = Pooler(config) if has_pooler else None
         self.initialize()
@@ -262,6 +262,8 @@ class Model(nn.Module):
             InputError: the folder cannot be written, or the model was not loaded with
                 ``ownbert.load``.
         """
+        if not isinstance(folder, str | os.PathLike):
+            raise InputError(f"save_pretrained needs a folder, not {in_short(folder)}")
         if self.padded_call is None:
             raise InputError("write this model with ownbert.save(model, folder)")
         self.padded_call.save(self, folder)
@@ -299,7 +301,7 @@ class Model(nn.Module):
             InputError: a head does not exist, or a layer would lose all heads.
         """
         pruned = {layer: set(numbers) for layer, numbers in self.config.pruned_heads.items()}
-        for layer, numbers in heads.items():
+        for layer, numbers in replace(self.config, pruned_heads=heads).pruned_heads.items():
             pruned[layer] = pruned.get(layer, set()) | set(numbers)
         config = replace(self.config, pruned_heads={i: tuple(n) for i, n in pruned.items()})
         for i, block in enumerate(self.encoder.blocks):
@@ -319,9 +321,9 @@ class Model(nn.Module):
             raise InputError("the layers share their weights (ALBERT): none can be dropped")
         if config.layer_gate is not None:
             raise InputError("the model weights all layers (layer_gate): none can be dropped")
-        if not 1 <= count < config.num_hidden_layers:
+        if type(count) is not int or not 1 <= count < config.num_hidden_layers:
             raise InputError(
-                f"{count} layers cannot be kept: the model has {config.num_hidden_layers}"
+                f"{in_short(count)} layers cannot be kept: the model has {config.num_hidden_layers}"
             )
         kept = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
         self.encoder.blocks = self.encoder.blocks[:count]
@@ -338,6 +340,8 @@ class Model(nn.Module):
             InputError: E differs, or the model has a decoder.
         """
         self._refuse_decoder()
+        if not isinstance(words, nn.Embedding):
+            raise InputError(f"set_words needs a torch.nn.Embedding, not a {type(words).__name__}")
         old, size = self.encoder.embeddings.word, words.num_embeddings
         if words.embedding_dim != old.embedding_dim:
             raise InputError(

@@ -336,7 +336,7 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
     """Create the head described by ``spec`` for an encoder, with one output per label.
 
     Raises:
-        ValueError: unknown kind or pooling.
+        InputError: unknown kind or pooling.
     """
     known("pooler", *POOLINGS)("pooling", spec.pooling)
     maybe(known(*POOLINGS))("segments", spec.segments)
@@ -358,4 +358,4 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         return BeamSpanHead(config)
     if spec.kind == "discriminator":
         return DiscriminatorHead(config, spec)
-    raise ValueError(f"head {spec.kind!r} is not known; use one of {', '.join(HEADS)}")
+    raise InputError(f"head {spec.kind!r} is not known; use one of {', '.join(HEADS)}")

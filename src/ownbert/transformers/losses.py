@@ -99,7 +99,7 @@ def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
         return F.mse_loss(logits.view(-1).to(labels.dtype), labels.view(-1))
     if labels.ndim > 1 and labels.shape[-1] > 1:
         return -(logits.log_softmax(-1) * labels).sum(-1).mean()
-    classes = labels.view(-1).long()
+    classes = labels.flatten()
     labelled = classes >= 0
     if not bool(labelled.any()):
         return logits.new_zeros(())
@@ -107,15 +107,18 @@ def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def span(values: Mapping[str, Tensor], given: Mapping[str, Any]) -> Tensor | None:
-    """Mean of the cross entropies of an answer's start and end; None unless both are given.
+    """Mean of the cross entropies of an answer's start and end; None if neither is given.
 
     Args:
         values: (B, S) start_logits and end_logits.
         given: (B) start_positions and end_positions; positions beyond S are ignored.
     """
     losses = []
-    if given.get("start_positions") is None or given.get("end_positions") is None:
+    missing = [given.get(f"{name}_positions") is None for name in ("start", "end")]
+    if all(missing):
         return None
+    if any(missing):
+        raise InputError("give both start_positions and end_positions, or neither")
     for name in ("start", "end"):
         logits, positions = values[f"{name}_logits"], f"{name}_positions"
         rows, size = logits.shape

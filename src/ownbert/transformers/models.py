@@ -11,23 +11,32 @@ from typing import Any
 import torch
 
 from ownbert.checkpoint.description import CONFIG, architecture_of, describe
-from ownbert.checkpoint.model_files import read_config
+from ownbert.checkpoint.model_files import FURTHER_KEYS, read_config
 from ownbert.checkpoint.saved_model import load as load_packed
 from ownbert.checkpoint.saved_model import load_with_report
 from ownbert.checkpoint.saved_model import save as save_packed
+from ownbert.checks import maybe, truth, whole
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.head_spec import HeadSpec
-from ownbert.exceptions import InputError
+from ownbert.config.head_spec import MOST_LABELS, HeadSpec
+from ownbert.exceptions import InputError, in_short
 from ownbert.families import all_families, encoder_decoder_of
 from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
 from ownbert.hub import HUB_OPTIONS, model_folder, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.transformers.losses import check_problem
 from ownbert.transformers.padded_call import Config, PaddedCall, refuse
 from ownbert.transformers.tokenizer import PreTrainedTokenizer
 
 _LABELS = ("num_labels", "id2label", "label2id")
+# Keys of a config.json that do not change the model.
+_UNUSED = ("transformers_version", "_name_or_path")
+_CHECKS = {
+    **dict.fromkeys(Config.COMMON, maybe(truth)),
+    "problem_type": check_problem,
+    "num_labels": maybe(whole(1, MOST_LABELS)),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class ConfigName:
             InputError: a value is not supported.
         """
         family = self.family
+        known = _known(family)
+        refuse(self.__name__, values.keys() - known, known)
         sizes = {k: v for k, v in family.defaults.items() if k == "vocab_size"}
         config = Config(family.model_type, sizes | _named(values, family))
         family.read_config(vars(config))
@@ -55,6 +66,9 @@ class ConfigName:
     @property
     def __name__(self) -> str:
         return _start(self.family) + "Config"
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Config) and instance.model_type == self.family.model_type
 
     def __repr__(self) -> str:
         return f"ownbert.{self.__name__}"
@@ -77,12 +91,12 @@ class ModelName:
         return self.family.architectures[self.architecture]
 
     @in_float32
-    def __call__(self, config: Any, *, pooler: bool = True) -> Model:
+    def __call__(self, config: Any = None, *, add_pooling_layer: bool = True) -> Model:
         """Create a randomly initialised model, in training mode.
 
         Args:
             config: a config of the same family, an ``EncoderConfig``, or a config of Transformers.
-            pooler: whether a model without heads has a pooler, if the class has one.
+            add_pooling_layer: whether a model without heads has a pooler, if the class has one.
 
         Raises:
             InputError: the config is of another family, or a value is not supported.
@@ -91,7 +105,7 @@ class ModelName:
         model = Model(
             self.family.read_config(values),
             self.family.specs(self.architecture, values),
-            pooler=self.spec.pooler and (pooler or bool(self.spec.kinds)),
+            pooler=self.spec.pooler and (add_pooling_layer or bool(self.spec.kinds)),
             labels=label_names(values),
             model_type=self.family.model_type,
         )
@@ -114,23 +128,36 @@ class ModelName:
             InputError: the folder has a model of another family, tensors do not fit, or an argument
                 is not supported.
         """
-        dtypes = {changes.pop(name, None) for name in ("dtype", "torch_dtype")}
+        older, dtype = changes.pop("torch_dtype", None), changes.pop("dtype", None)
+        dtype = older if dtype is None else dtype
+        if dtype is not None and dtype != "auto":
+            dtype = parse_dtype(dtype)
         anew = self.spec.kinds if changes.pop("ignore_mismatched_sizes", False) else ()
-        path, values = _read(self.family, self.architecture, folder, changes)
+        path, values, stored = _read(self.family, self.architecture, folder, changes)
         described = describe(path, values=values, any_architecture=True)
         same = described.architecture == self.architecture and not anew
         heads = None if same else self.family.specs(self.architecture, values)
         pooler = None if same or self.spec.kinds else self.spec.pooler
-        model, report = load_with_report(described, heads=heads, pooler=pooler, anew=anew)
+        try:
+            model, report = load_with_report(described, heads=heads, pooler=pooler, anew=anew)
+        except InputError as error:
+            if " has shape " not in str(error) or label_names(values) == label_names(stored):
+                raise
+            advice = "ignore_mismatched_sizes=True initialises the heads for other labels"
+            raise InputError(f"{error}; {advice}") from None
         if report.new:
             warnings.warn(
                 f"{self.architecture} from {path}: {', '.join(report.new)} are not in it, and are "
                 "newly initialised; train the model before using it",
                 stacklevel=3,
             )
-        for dtype in dtypes - {None, "auto"}:
-            model.to(parse_dtype(dtype))
+        if isinstance(dtype, torch.dtype):
+            model.to(dtype)
         return self._callable(model, values)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        call = instance.padded_call if isinstance(instance, Model) else None
+        return call is not None and call.architecture == self.architecture
 
     def __mro_entries__(self, bases: Any) -> Any:
         raise InputError(
@@ -145,6 +172,9 @@ class ModelName:
         if isinstance(config, Config) or read is not None:
             values = dict(vars(config) if read is None else read())
             if values.get("model_type") == self.family.model_type:
+                count = values.pop("num_labels", None)  # set as an attribute, perhaps
+                if count not in (None, len(values.get("id2label") or ())):
+                    values |= _named({"num_labels": count}, self.family)
                 return values
         wanted, given = ConfigName(self.family).__name__, type(config).__name__
         raise InputError(
@@ -187,6 +217,9 @@ def load(
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has an unsupported value.
     """
+    for name, names in (("heads", heads or ()), ("labels", labels)):
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise InputError(f"{name} is {in_short(names)}; it must be a list")
     folder = model_folder(folder)
     values = dict(read_config(folder / CONFIG))
     kind = encoder_decoder_of(values)
@@ -219,7 +252,14 @@ def save(
         model: a model.
         folder: folder to write, created if necessary; files of the same names are replaced.
         tokenizer: tokenizer to save with the model, if any.
+
+    Raises:
+        InputError: the arguments are not a model, a folder and a tokenizer.
     """
+    if not isinstance(model, Model):
+        raise InputError(f"save needs a model of OwnBERT, not a {type(model).__name__}")
+    if not isinstance(tokenizer, Tokenizer | PreTrainedTokenizer | None):
+        raise InputError(f"save needs a tokenizer of OwnBERT, not a {type(tokenizer).__name__}")
     if isinstance(tokenizer, PreTrainedTokenizer):
         tokenizer = tokenizer.current()
     if model.padded_call is None:
@@ -245,11 +285,12 @@ def _start(family: Family) -> str:
 
 def _read(
     family: Family, name: str, folder: Any, changes: Mapping[str, Any]
-) -> tuple[Path, dict[str, Any]]:
-    """A model folder, and the values of its config.json with changes."""
+) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """A model folder, and the values of its config.json with and without changes."""
     path = pretrained_folder(folder, changes)
     changes = {k: v for k, v in changes.items() if k not in (*HUB_OPTIONS, "subfolder")}
-    values = dict(read_config(path / CONFIG))
+    stored = dict(read_config(path / CONFIG))
+    values = dict(stored)
     kind = str(values.get("model_type")).removeprefix(OWN)
     if kind != family.model_type:
         raise InputError(f"{path} contains a {kind} model; {name} reads {family.model_type}")
@@ -259,31 +300,43 @@ def _read(
     elif names is not None or count is not None:
         for key in _LABELS:
             values.pop(key, None)
-    known = {*values, *family.defaults, *family.required, *family.names, *Config.COMMON, *_LABELS}
+    known = {*values, *_known(family)}
     refuse(f"{name}.from_pretrained", changes.keys() - known, known)
-    return path, values | _named(changes, family)
+    return path, values | _named(changes, family), stored
+
+
+def _known(family: Family) -> set[str]:
+    """The keys of a config of a family."""
+    own = (family.defaults, family.required, family.names)
+    return {key for keys in (*own, FURTHER_KEYS, Config.COMMON, _LABELS, _UNUSED) for key in keys}
 
 
 def _named(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Values of a config by their keys in the family, with labels numbered as in a config.json.
 
     Raises:
-        InputError: labels are not numbered.
+        InputError: labels are not numbered, or a value is invalid.
     """
+    for key in values.keys() & _CHECKS.keys():
+        _CHECKS[key](key, values[key])
     found = {family.names.get(key, key): value for key, value in values.items()}
-    count, labels = found.pop("num_labels", None), found.get("id2label")
+    count, labels, numbers = (found.pop(key, None) for key in _LABELS)
+    if labels is None and numbers is not None:
+        pairs = numbers.items() if isinstance(numbers, Mapping) else ()
+        labels = {number: label for label, number in pairs} or numbers
     if count is not None and labels is not None and len(labels) != count:
         raise InputError(f"num_labels is {count}, but id2label has {len(labels)} labels")
     if labels is None and count is not None:
-        labels = {i: f"LABEL_{i}" for i in range(require_label_count(count))}
-        found.pop("label2id", None)
+        labels = {i: f"LABEL_{i}" for i in range(count)}
     if labels is not None:
         if not isinstance(labels, Mapping) or {*map(str, labels)} != {
             *map(str, range(len(labels)))
         }:
             raise InputError(f"id2label is {labels!r}; it must name the labels: {{0: ..., 1: ...}}")
         found["id2label"] = {str(number): str(label) for number, label in labels.items()}
-        found.setdefault("label2id", {label: i for i, label in enumerate(label_names(found))})
+        found["label2id"] = {label: i for i, label in enumerate(label_names(found))}
+        if len(found["label2id"]) < len(labels) or (numbers and numbers != found["label2id"]):
+            raise InputError("id2label names a label twice, or label2id does not match it")
     return found
 
 

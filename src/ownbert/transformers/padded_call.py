@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert import checkpoint
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, in_short
 from ownbert.families import all_families
 from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.family import ArchitectureSpec, Family
@@ -40,10 +40,7 @@ _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
 _LABELS = ("labels", "start_positions")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 # Accepted by every call, in addition to the arguments of its class.
-_COMMON_ARGUMENTS = {
-    *("cache_position", "next_sentence_label"),
-    *("output_attentions", "output_hidden_states", "return_dict"),
-}
+_COMMON_ARGUMENTS = {"output_attentions", "output_hidden_states", "return_dict"}
 
 
 class Config(SimpleNamespace):
@@ -73,6 +70,8 @@ class Config(SimpleNamespace):
         if not name.startswith("_") and "model_type" in values:
             family = all_families()[values["model_type"]]
             name = family.names.get(name, name)
+            if name == "num_labels":
+                return len(values.get("id2label") or ()) or 2
             for place in (values, family.defaults, self.COMMON):
                 if name in place:
                     return place[name]
@@ -136,7 +135,8 @@ class PaddedCall:
             raise InputError(f"{self.architecture}: {name} is given twice")
         if len(args) > len(names):
             raise InputError(f"{self.architecture} has {len(names)} arguments, not {len(args)}")
-        refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - {*names}, names)
+        older = {"next_sentence_label"} if self.kinds == ("nsp",) else set()
+        refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - older - {*names}, names)
         return forward(self, model, {**by_position, **kwargs})
 
     def save(self, model: Model, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
@@ -150,9 +150,18 @@ class PaddedCall:
         )
 
     def option(self, given: Mapping[str, Any], name: str) -> Any:
-        """An option of a call; by default that of the config."""
+        """An option of a call; by default that of the config.
+
+        Raises:
+            InputError: the value is neither true nor false; ``output_attentions`` may be layers.
+        """
         value = given.get(name)
-        return getattr(self.config, name) if value is None else value
+        value = getattr(self.config, name) if value is None else value
+        if isinstance(value, bool | int):
+            return bool(value)
+        if name == "output_attentions" and isinstance(value, list | tuple):
+            return value
+        raise InputError(f"{name} is {in_short(value)}; it must be true or false")
 
 
 def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -169,7 +178,7 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
     for name in calls.unsupported:
         if given.get(name) is not None:
             raise InputError(f"{name} is not supported: padded batches are packed here")
-    check_tensors(given)
+    check_tensors(given, model.device)
     memory = None
     if calls.memory:
         given, memory = xlnet.arguments(call, model, given)
@@ -233,6 +242,11 @@ def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, 
     names = ("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids")
     for key in (*names, "inputs_embeds"):
         if flat.get(key) is not None:
+            if flat[key].shape[:2] != tensor.shape[:2]:
+                raise InputError(
+                    f"{key} has shape {tuple(flat[key].shape)}; it must begin with "
+                    f"{tuple(tensor.shape[:2])}"
+                )
             flat[key] = flat[key].flatten(0, 1)
     return flat, (tensor.shape[0], tensor.shape[1])
 
@@ -243,12 +257,16 @@ def _padded(
     names = PaddedInputs.__dataclass_fields__.keys() - {"cache", "keep"}
     tensors = {name: given[name] for name in names if given.get(name) is not None}
     config = model.config
-    if not config.is_decoder:
-        tensors.pop("encoder_hidden_states", None)
-    elif "encoder_hidden_states" in tensors and not config.add_cross_attention:
+    if "encoder_hidden_states" in tensors and not (
+        config.is_decoder and config.add_cross_attention
+    ):
         raise InputError(
-            "encoder_hidden_states needs a model with add_cross_attention true in its config"
+            "encoder_hidden_states needs a model with is_decoder and add_cross_attention true in "
+            "its config"
         )
+    for name in ("inputs_embeds", "encoder_hidden_states"):
+        if name in tensors and tensors[name].is_floating_point():
+            tensors[name] = tensors[name].to(model.dtype)
     return PaddedInputs(**tensors, cache=_cache_of(call, model, given), keep=keep)
 
 
@@ -273,12 +291,12 @@ def _cache_of(call: PaddedCall, model: Model, given: dict[str, Any]) -> Cache | 
 def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
     """Layers whose attention weights are requested by ``output_attentions``."""
     count = len(stack.schedule())
-    if option is None or isinstance(option, bool | int):
+    if isinstance(option, bool):
         return frozenset(range(count)) if option else frozenset()
-    wrong = [layer for layer in option if layer not in range(-count, count)]
+    wrong = [i for i in option if type(i) is not int or not -count <= i < count]
     if wrong:
         raise InputError(
-            f"output_attentions requests layer {wrong[0]}; the layers are 0..{count - 1}"
+            f"output_attentions requests layer {in_short(wrong[0])}; the layers are 0..{count - 1}"
         )
     return frozenset(layer % count for layer in option)
 
@@ -293,9 +311,9 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
         return False
     if kinds in (("span",), ("beam_span",)):
         return True
-    if labels is None or labels.shape != mask.shape or "discriminator" in kinds:
+    if labels is None or labels.numel() != mask.numel() or "discriminator" in kinds:
         return False
-    labelled = labels != losses.NO_LABEL
+    labelled = (labels != losses.NO_LABEL).view(mask.shape)
     if decoder:  # Tokens are predicted from the previous position.
         labelled = F.pad(labelled[:, 1:], (0, 1))
     return bool((labelled & (mask != 1)).any())
@@ -347,11 +365,14 @@ def loss_of(call: PaddedCall, values: dict[str, Any], given: dict[str, Any]) -> 
     if kinds == ("span",):
         return losses.span(values, given)
     if len(kinds) == 2:
-        other = given.get(_OTHER_LABEL[kinds[1]])
-        if labels is None or other is None:
+        name = _OTHER_LABEL[kinds[1]]
+        other = given.get(name)
+        if labels is None and other is None:
             return None
+        if labels is None or other is None:
+            raise InputError(f"give both labels and {name}, or neither")
         first, second = (v for name, v in values.items() if name.endswith("_logits"))
-        sentence_loss = losses.cross_entropy(second, other, _OTHER_LABEL[kinds[1]])
+        sentence_loss = losses.cross_entropy(second, other, name)
         return losses.cross_entropy(first, labels) + sentence_loss
     if kinds == ("nsp",) and labels is None:
         labels = given.get("next_sentence_label")

@@ -34,15 +34,22 @@ _TABLES = {
 # Arguments that are not tensors.
 _NOT_TENSORS = (
     *("past_key_values", "use_cache", "mems", "use_mems", "output_attentions"),
-    *("output_hidden_states", "return_dict", "num_items_in_batch", "cache_position"),
-    *("interpolate_pos_encoding", "encoder_outputs"),
+    *("output_hidden_states", "return_dict", "num_items_in_batch"),
+    "interpolate_pos_encoding",
 )
 
 
-def check_tensors(given: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` for an argument that is not a tensor but must be one."""
+def check_tensors(given: Mapping[str, Any], device: torch.device) -> None:
+    """Raise ``InputError`` for an argument that is not a tensor on ``device`` but must be one."""
     for name, value in given.items():
-        if value is None or name in _NOT_TENSORS or isinstance(value, Tensor):
+        if value is None or name in _NOT_TENSORS:
+            continue
+        if isinstance(value, Tensor):
+            if value.device != device:
+                raise InputError(
+                    f"{name} is on {value.device}, the model on {device}; move it there: "
+                    f"{name}.to(model.device)"
+                )
             continue
         kind = type(value).__name__
         if isinstance(value, Mapping) or kind == "BatchEncoding":
@@ -81,6 +88,11 @@ def check_inputs(
         if hasattr(embeddings, table):
             count = getattr(embeddings, table).num_embeddings
             check_range(name, value, count, "rows of the table")
+    mask = given.get(prefix + "attention_mask")
+    if mask is not None and not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(
+            "attention_mask must be 1 for tokens and 0 for padding, and contains other values"
+        )
     types = given.get(prefix + "token_type_ids")
     if types is not None and config.position_embedding_type == "transformer_xl":
         check_range("token_type_ids", types, SEGMENTS, "segments")
@@ -327,7 +339,7 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
     if config.position_embedding_type == "transformer_xl":
-        context.segments = batch.type_ids
+        context.segments = batch.type_ids.long()
     if given.target_mapping is not None:
         query_layout = replace(layout, mask=None if bool(by_others.all()) else by_others)
         context.query_stream = _query_stream(given.target_mapping, query_layout, size)

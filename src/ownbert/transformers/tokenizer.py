@@ -5,18 +5,15 @@ of the fast tokenizers of Transformers 4.57.6. The folders also load in Transfor
 ``AutoTokenizer`` has the methods and options that are not here.
 """
 
-import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ownbert.checks import known, maybe, whole
-from ownbert.exceptions import InputError
+from ownbert.checks import known, maybe, number
+from ownbert.exceptions import InputError, in_short
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
-from ownbert.limits import LENGTH
 from ownbert.text.bert_rules import wordpiece_backend
 from ownbert.text.folder.tokenizer_config import CONFIG_KEYS
 from ownbert.text.folder.tokenizer_folder import (
@@ -28,16 +25,21 @@ from ownbert.text.folder.tokenizer_folder import (
 from ownbert.text.styles import BERT, CLASSES, ROBERTA, SPECIAL_NAMES, WITH_TYPES
 from ownbert.text.subword import with_prefix_space
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.transformers.batch_encoding import BatchEncoding, as_lists, as_tensors
+from ownbert.transformers.tokenizer_call import (
+    AUTO_TOKENIZER,
+    NO_LIMIT,
+    SIDES,
+    BatchEncoding,
+    CallOptions,
+    as_lists,
+    as_tensors,
+)
 
 if TYPE_CHECKING:
     import tokenizers
 
 log = logging.getLogger("ownbert.tokenizer")
 
-PADDINGS = ("longest", "max_length", "do_not_pad")
-TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
-SIDES = ("right", "left")
 # Further columns of a call by option (return_...): their names, and attributes of an encoding.
 COLUMNS = {
     "token_type_ids": ("token_type_ids", "type_ids"),
@@ -45,8 +47,6 @@ COLUMNS = {
     "special_tokens_mask": ("special_tokens_mask", "special_tokens_mask"),
     "offsets_mapping": ("offset_mapping", "offsets"),
 }
-# Transformers' value for a model without a limit.
-NO_LIMIT = int(1e30)
 # Options of ``from_pretrained`` that change BERT's rules, and those that apply to any tokenizer.
 RULES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "never_split")
 SETTINGS = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
@@ -56,84 +56,13 @@ INSTEAD = {
     "train_new_from_iterator": "ownbert.learn_vocabulary(files, folder)",
     "save_vocabulary": "save_pretrained(folder)",
 }
-AUTO_TOKENIZER = "transformers.AutoTokenizer.from_pretrained(folder)"
+# Columns that ``pad`` fills.
+_PADDED = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 CLEAN_UP = (
     *((f" {mark}", mark) for mark in ".?!,"),
     (" ' ", "'"),
     *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
 )
-
-
-@dataclass(frozen=True)
-class CallOptions:
-    """The options of a call; for their meaning see ``PreTrainedTokenizer.__call__``."""
-
-    add_special_tokens: bool = True
-    padding: Any = False
-    truncation: Any = None
-    max_length: int | None = None
-    stride: int = 0
-    is_split_into_words: bool = False
-    pad_to_multiple_of: int | None = None
-    padding_side: str | None = None
-    return_tensors: str | None = None
-    return_token_type_ids: bool | None = None
-    return_attention_mask: bool | None = None
-    return_overflowing_tokens: bool = False
-    return_special_tokens_mask: bool | None = None
-    return_offsets_mapping: bool | None = None
-    split_special_tokens: bool = False
-
-    @classmethod
-    def of(cls, options: dict[str, Any], tokenizer: "PreTrainedTokenizer") -> "CallOptions":
-        """Check the options of a call and fill in defaults.
-
-        ``padding`` and ``truncation`` become names of ``PADDINGS`` and ``TRUNCATIONS``, and
-        ``max_length`` is set if they need it.
-
-        Raises:
-            InputError: an option does not exist, or a value is invalid.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        if unknown := [name for name in options if name not in names]:
-            raise InputError(
-                f"the tokenizer has no argument {', '.join(unknown)}; it has {', '.join(names)}; "
-                f"for others use {AUTO_TOKENIZER}"
-            )
-        if (options.get("max_length") or 0) == NO_LIMIT:  # max_length=tokenizer.model_max_length
-            options = {**options, "max_length": None}
-        self = cls(**options)
-        padding = _strategy("padding", self.padding, PADDINGS)
-        truncation, limit = self.truncation, self.max_length
-        if limit is not None and self.padding is False and truncation is None:
-            truncation = True  # as in Transformers
-        truncation = _strategy("truncation", truncation, TRUNCATIONS)
-        if limit is None and (padding == "max_length" or truncation != "do_not_truncate"):
-            limit = tokenizer.model_max_length
-            limit = None if limit >= NO_LIMIT else limit
-            if limit is None and padding == "max_length":
-                raise InputError("padding='max_length' needs max_length: the model has no limit")
-            truncation = "do_not_truncate" if limit is None else truncation
-        return dataclasses.replace(self, padding=padding, truncation=truncation, max_length=limit)
-
-    def __post_init__(self) -> None:
-        maybe(known(*SIDES))("padding_side", self.padding_side)
-        for name in ("max_length", "stride", "pad_to_multiple_of"):
-            maybe(whole(0, LENGTH))(name, getattr(self, name))
-
-    def returns(self, column: str, names: Sequence[str]) -> bool:
-        """Whether to return ``column``; by default if it is in ``names``, the model's inputs."""
-        requested = getattr(self, f"return_{column}")
-        return column in names if requested is None else bool(requested)
-
-
-def _strategy(name: str, value: Any, names: tuple[str, ...]) -> str:
-    """One of ``names``; True is the first, False and None the last one."""
-    if value is None or isinstance(value, bool):
-        return names[0 if value else -1]
-    if value not in names:
-        raise InputError(f"{name} is {value!r}; True, False or one of {', '.join(names)}")
-    return value
 
 
 def _special(name: str) -> tuple[property, property]:
@@ -174,8 +103,8 @@ class PreTrainedTokenizer:
     cls_token, cls_token_id = _special("cls_token")
     mask_token, mask_token_id = _special("mask_token")
 
-    def __init__(self, core: Tokenizer, name_or_path: str = ""):
-        if not isinstance(core, Tokenizer):
+    def __init__(self, core: Any = None, name_or_path: str = "", **others: Any):
+        if not isinstance(core, Tokenizer) or others:
             name = type(self).__name__
             raise InputError(f"load a folder or a vocab.txt with {name}.from_pretrained(path)")
         config, own = core.config, self.tokenizer_class
@@ -205,6 +134,7 @@ class PreTrainedTokenizer:
         CONFIG_KEYS(cls.__name__, found)
         for name in ("padding_side", "truncation_side"):
             maybe(known(*SIDES))(name, found.get(name))
+        maybe(number(1, 1e300))("model_max_length", found.get("model_max_length"))
         return found
 
     @classmethod
@@ -229,6 +159,8 @@ class PreTrainedTokenizer:
         of_hub = (*HUB_OPTIONS, "subfolder", "use_fast")
         changes = cls._checked({k: v for k, v in settings.items() if k not in of_hub})
         own = CLASSES[cls.tokenizer_class or "BertTokenizer"][0]
+        if not isinstance(name, str | os.PathLike):
+            raise InputError(f"from_pretrained needs a folder, not {in_short(name)}")
         if os.path.isfile(name) and not os.fspath(name).endswith(".json"):
             if own is not BERT:
                 raise InputError(f"{cls.__name__} is loaded from a folder")
@@ -254,8 +186,10 @@ class PreTrainedTokenizer:
             )
         return cls(core, str(name))
 
-    def save_pretrained(self, save_directory: "str | os.PathLike[str]", **_: Any) -> None:
+    def save_pretrained(self, save_directory: "str | os.PathLike[str]") -> None:
         """Write files that this class, ``ownbert.Tokenizer`` and Transformers 4.57.6 and 5 load."""
+        if not isinstance(save_directory, str | os.PathLike):
+            raise InputError(f"save_pretrained needs a folder, not {in_short(save_directory)}")
         self.current().save(save_directory)
 
     def current(self) -> Tokenizer:
@@ -333,7 +267,10 @@ class PreTrainedTokenizer:
         """
         tokens: Any = new_tokens if isinstance(new_tokens, list | tuple) else [new_tokens]
         for token in tokens:
-            _require_characters(getattr(token, "content", token))
+            content = getattr(token, "content", token)
+            if not isinstance(content, str):
+                raise InputError(f"{in_short(content)} is not a token; a token is a text")
+            _require_characters(content)
         core = self.core
         add = core.backend.add_special_tokens if special_tokens else core.backend.add_tokens
         count = add(list(tokens))
@@ -344,26 +281,29 @@ class PreTrainedTokenizer:
         self.__setstate__(self.__getstate__())
         return count
 
-    def convert_tokens_to_ids(self, tokens: "str | Iterable[str] | None") -> Any:
+    def convert_tokens_to_ids(self, tokens: "str | Sequence[str] | None") -> Any:
         """The id of a token, or of each of several; unknown tokens have the id of ``unk_token``."""
         if tokens is None:
             return None
-        if not isinstance(tokens, str):
+        if isinstance(tokens, list | tuple):
             return [self.convert_tokens_to_ids(token) for token in tokens]
+        if not isinstance(tokens, str):
+            raise InputError(f"{in_short(tokens)} is not a token; a token is a text")
         _require_characters(tokens)
         index = self.core.id_of(tokens)
         return self.unk_token_id if index is None else index
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
         """The token of an id, or of each of several; None for an unknown id."""
-        ids = as_lists(ids)
         if isinstance(ids, int):
             return self.core.backend.id_to_token(ids) if 0 <= ids < len(self) else None
         skip = set(self.all_special_ids) if skip_special_tokens else ()
-        return [self.convert_ids_to_tokens(int(index)) for index in ids if int(index) not in skip]
+        return [self.convert_ids_to_tokens(index) for index in _ids(ids) if index not in skip]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """The text of tokens."""
+        if not isinstance(tokens, list | tuple) or not all(isinstance(t, str) for t in tokens):
+            raise InputError("convert_tokens_to_string needs a list of tokens")
         decoder = self.core.backend.decoder
         return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
 
@@ -387,7 +327,9 @@ class PreTrainedTokenizer:
         Raises:
             InputError: an input is not a text, or an option is invalid.
         """
-        resolved = CallOptions.of(options, self)
+        resolved = CallOptions.of(options, self.model_max_length)
+        # Columns of NumPy or pandas, which the library would take for a pair.
+        text, text_pair = (v.tolist() if hasattr(v, "tolist") else v for v in (text, text_pair))
         batch = _batch_of(text, text_pair, words=resolved.is_split_into_words)
         single = batch is None
         texts = [(text, text_pair) if text_pair else text] if batch is None else batch
@@ -410,6 +352,15 @@ class PreTrainedTokenizer:
             raise InputError("tokenize needs one text")
         return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
 
+    def get_special_tokens_mask(
+        self, token_ids_0: Any, already_has_special_tokens: bool = True
+    ) -> list[int]:
+        """1 for special tokens among ids and 0 for others, as the collators of Transformers ask."""
+        if not already_has_special_tokens:
+            raise InputError("give the ids of a call, with their special tokens")
+        special = set(self.all_special_ids)
+        return [int(index in special) for index in _ids(token_ids_0)]
+
     def _encodings(self, texts: list[Any], options: CallOptions) -> "list[tokenizers.Encoding]":
         """Encode texts, or pairs as tuples; the backend keeps no option of the call."""
         encoder = self.core.encoder
@@ -419,7 +370,8 @@ class PreTrainedTokenizer:
             self._for_words = self._for_words or with_prefix_space(encoder)
             encoder = self._for_words
         try:
-            self._set_options(encoder, options)
+            pair = bool(texts) and isinstance(texts[0], tuple)
+            self._set_options(encoder, options, pair=pair and not words)
             special = options.add_special_tokens
             return encoder.encode_batch(texts, is_pretokenized=words, add_special_tokens=special)
         except TypeError as error:
@@ -443,9 +395,17 @@ class PreTrainedTokenizer:
             encoder.no_truncation()
             encoder.no_padding()
 
-    def _set_options(self, encoder: "tokenizers.Tokenizer", options: CallOptions) -> None:
+    def _set_options(
+        self, encoder: "tokenizers.Tokenizer", options: CallOptions, *, pair: bool
+    ) -> None:
         encoder.encode_special_tokens = options.split_special_tokens
         if options.truncation != "do_not_truncate":
+            limit = options.max_length or 0
+            added = encoder.num_special_tokens_to_add(pair) * options.add_special_tokens
+            if limit < added:  # which the library ignores
+                raise InputError(
+                    f"max_length is {limit}, but there are {added} special tokens around a text"
+                )
             encoder.enable_truncation(
                 max_length=options.max_length,
                 stride=options.stride,
@@ -494,18 +454,26 @@ class PreTrainedTokenizer:
         Raises:
             InputError: there are no ids, or columns of different lengths.
         """
-        resolved = CallOptions.of({**options, "padding": padding, "truncation": False}, self)
+        resolved = CallOptions.of(
+            {**options, "padding": padding, "truncation": False}, self.model_max_length
+        )
         inputs: Any = encoded_inputs
         if isinstance(inputs, Mapping):
+            inputs = {key: as_lists(value) for key, value in inputs.items()}
+            if not all(isinstance(value, list) for value in inputs.values()):
+                inputs = {}
             if len({len(value) for value in inputs.values()}) > 1:
                 raise InputError("pad: the columns do not have the same number of rows")
             columns = zip(*inputs.values(), strict=True)
             inputs = [dict(zip(inputs, row, strict=True)) for row in columns]
-        rows = [
-            {key: as_lists(row[key]) for key in row} for row in inputs if isinstance(row, Mapping)
-        ]
+        known = isinstance(inputs, list | tuple) and all(isinstance(row, Mapping) for row in inputs)
+        rows = [{key: as_lists(row[key]) for key in row} for row in inputs] if known else []
         if not rows or not all(isinstance(row.get("input_ids"), list) for row in rows):
             raise InputError("pad needs the input_ids of several sequences, in a list or a mapping")
+        for row in rows:
+            lengths = {len(_ids(row[key])) for key in _PADDED if key in row}
+            if row.keys() != rows[0].keys() or len(lengths) > 1:
+                raise InputError("pad: sequences need the same columns, as long as their input_ids")
         longest = max(len(row["input_ids"]) for row in rows)
         rows = [self._padded(row, resolved, longest) for row in rows]
         columns = {key: [row[key] for row in rows] for key in rows[0]}
@@ -548,11 +516,11 @@ class PreTrainedTokenizer:
             InputError: the input is not a list of ids.
         """
         ids, clean = as_lists(token_ids), clean_up_tokenization_spaces
-        ids = [ids] if isinstance(ids, int) else ids
+        ids = _ids([ids] if isinstance(ids, int) else ids)
         try:
             text = self.core.decode(ids, skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError) as error:
-            raise InputError("decode needs one list of ids, whole numbers from 0") from error
+            raise InputError(_NO_IDS) from error
         if self.core.config.get("clean_up_tokenization_spaces") if clean is None else clean:
             for separated, joined in CLEAN_UP:
                 text = text.replace(separated, joined)
@@ -560,6 +528,8 @@ class PreTrainedTokenizer:
 
     def batch_decode(self, sequences: Any, *args: Any, **kwargs: Any) -> list[str]:
         """``decode`` of every row."""
+        if not isinstance(as_lists(sequences), list):
+            raise InputError("batch_decode needs a list of lists of ids")
         return [self.decode(ids, *args, **kwargs) for ids in sequences]
 
 
@@ -574,6 +544,17 @@ def _named(name: str) -> type[PreTrainedTokenizer]:
 
 # Classes by the names of Transformers, without ``Fast``.
 TOKENIZERS = {"PreTrainedTokenizer": PreTrainedTokenizer, **{n: _named(n) for n in CLASSES}}
+
+
+_NO_IDS = "a list of ids is needed, whole numbers from 0"
+
+
+def _ids(value: Any) -> list[int]:
+    """Ids as a list; ``InputError`` for anything else."""
+    ids = as_lists(value)
+    if not isinstance(ids, list) or not all(type(index) is int for index in ids):
+        raise InputError(_NO_IDS)
+    return ids
 
 
 def _batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:

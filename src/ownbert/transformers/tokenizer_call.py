@@ -1,16 +1,104 @@
-"""What a tokenizer returns: ids and masks, and their alignment with the text.
+"""A call of a tokenizer: its options; and what it returns, ids and masks and their alignment with
+the text.
 
 B sequences, S tokens in each (after padding, if any).
 """
 
+import dataclasses
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ownbert.checks import known, maybe, number, whole
 from ownbert.exceptions import InputError
+from ownbert.limits import LENGTH
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+PADDINGS = ("longest", "max_length", "do_not_pad")
+TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
+SIDES = ("right", "left")
+# Transformers' value for a model without a limit.
+NO_LIMIT = int(1e30)
+AUTO_TOKENIZER = "transformers.AutoTokenizer.from_pretrained(folder)"
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """The options of a call; for their meaning see ``PreTrainedTokenizer.__call__``."""
+
+    add_special_tokens: bool = True
+    padding: Any = False
+    truncation: Any = None
+    max_length: int | None = None
+    stride: int = 0
+    is_split_into_words: bool = False
+    pad_to_multiple_of: int | None = None
+    padding_side: str | None = None
+    return_tensors: str | None = None
+    return_token_type_ids: bool | None = None
+    return_attention_mask: bool | None = None
+    return_overflowing_tokens: bool = False
+    return_special_tokens_mask: bool | None = None
+    return_offsets_mapping: bool | None = None
+    split_special_tokens: bool = False
+
+    @classmethod
+    def of(cls, options: dict[str, Any], longest: float) -> "CallOptions":
+        """Check the options of a call and fill in defaults.
+
+        ``padding`` and ``truncation`` become names of ``PADDINGS`` and ``TRUNCATIONS``, and
+        ``max_length`` is set if they need it.
+
+        Args:
+            longest: the tokenizer's ``model_max_length``.
+
+        Raises:
+            InputError: an option does not exist, or a value is invalid.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        if unknown := [name for name in options if name not in names]:
+            raise InputError(
+                f"the tokenizer has no argument {', '.join(unknown)}; it has {', '.join(names)}; "
+                f"for others use {AUTO_TOKENIZER}"
+            )
+        if (options.get("max_length") or 0) == NO_LIMIT:  # max_length=tokenizer.model_max_length
+            options = {**options, "max_length": None}
+        self = cls(**options)
+        padding = _strategy("padding", self.padding, PADDINGS)
+        truncation, limit = self.truncation, self.max_length
+        if limit is not None and self.padding is False and truncation is None:
+            truncation = True  # as in Transformers
+        truncation = _strategy("truncation", truncation, TRUNCATIONS)
+        if limit is None and (padding == "max_length" or truncation != "do_not_truncate"):
+            number(1, 1e300)("model_max_length", longest)
+            limit = None if longest >= NO_LIMIT else int(longest)
+            if limit is None and padding == "max_length":
+                raise InputError("padding='max_length' needs max_length: the model has no limit")
+            truncation = "do_not_truncate" if limit is None else truncation
+        return dataclasses.replace(self, padding=padding, truncation=truncation, max_length=limit)
+
+    def __post_init__(self) -> None:
+        maybe(known(*SIDES))("padding_side", self.padding_side)
+        for name in ("max_length", "stride", "pad_to_multiple_of"):
+            maybe(whole(0, LENGTH))(name, getattr(self, name))
+
+    def returns(self, column: str, names: Sequence[str]) -> bool:
+        """Whether to return ``column``; by default if it is in ``names``, the model's inputs."""
+        requested = getattr(self, f"return_{column}")
+        return column in names if requested is None else bool(requested)
+
+
+def _strategy(name: str, value: Any, names: tuple[str, ...]) -> str:
+    """One of ``names``; True is the first, False and None the last one."""
+    if value is None or isinstance(value, bool):
+        return names[0 if value else -1]
+    if value not in names:
+        raise InputError(f"{name} is {value!r}; True, False or one of {', '.join(names)}")
+    return value
 
 
 class IndexSpan(NamedTuple):
