@@ -1,6 +1,7 @@
-"""``speed_up`` of models with LoRA adapters of PEFT."""
+"""``speed_up`` of models with adapters of PEFT."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,71 @@ def test_other_adapters_are_left_to_transformers(options: dict[str, Any], why: s
     assert torch.equal(*results)
     (reason,) = _fast(fast).reasons
     assert why in reason
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2), ""),
+        (peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2), "past_key_values"),
+        (
+            peft.IA3Config(
+                task_type="SEQ_CLS",
+                target_modules=["key", "output.dense"],
+                feedforward_modules=["output.dense"],
+            ),
+            "base_layer",
+        ),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+def test_other_methods(config: Any, why: str):
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = their_model("bert", "BertForSequenceClassification", **rates)
+    theirs = peft.get_peft_model(model, config)
+    fast = ownbert.speed_up(copy.deepcopy(theirs))
+    _same(theirs.train(), fast.train(), {**padded(theirs.config), "labels": torch.arange(3)})
+    assert (_fast(fast).calls == 0) == bool(why)
+    assert all(why in reason for reason in _fast(fast).reasons)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.05])
+def test_trainer_saves_and_loads_several_adapters(dropout: float, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    theirs, fast = _pair("bert", "BertForSequenceClassification", lora_dropout=dropout)
+    given = padded(theirs.config)
+    rows = [
+        {**{name: value[i] for name, value in given.items()}, "labels": i} for i in range(3)
+    ] * 4
+    losses, logits = [], []
+    for number, model in enumerate((theirs, fast)):
+        output = str(tmp_path / str(number))
+        arguments = transformers.TrainingArguments(
+            output,
+            max_steps=6,
+            per_device_train_batch_size=4,
+            learning_rate=1e-3,
+            logging_steps=1,
+            report_to="none",
+        )
+        trainer = transformers.Trainer(model, arguments, train_dataset=rows)
+        trainer.train()
+        losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
+        model.save_pretrained(output)
+        base = copy.deepcopy(model).unload()
+        read = peft.PeftModel.from_pretrained(base, output).eval()
+        read.load_adapter(output, "second")
+        values = []
+        with torch.no_grad():
+            for name, parameter in read.named_parameters():
+                parameter.mul_(2.0 if "lora_A.second" in name else 1.0)
+            for adapter in ("default", "second"):
+                read.set_adapter(adapter)
+                values += [read(**given).logits for _ in range(3)]
+        logits.append(torch.stack(values))
+    torch.testing.assert_close(*map(torch.tensor, losses), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(*logits, atol=1e-3, rtol=1e-3)
+    reasons = {"dropout of adapters in training": 6} if dropout else {}
+    assert _fast(fast).reasons == reasons
+    assert _fast(read).calls == 6
+    assert not _fast(read).reasons

@@ -52,7 +52,8 @@ def test_sentence_transformer(folder: Path, pooling: str):
     models = pytest.importorskip("sentence_transformers.models")
     body = models.Transformer(str(folder))
     theirs = st.SentenceTransformer(modules=[body, models.Pooling(16, pooling_mode=pooling)])
-    fast = ownbert.speed_up(copy.deepcopy(theirs))
+    fast = copy.deepcopy(theirs)
+    ownbert.speed_up(torch.nn.ModuleDict({"student": fast}))  # a loss contains one, too
     for _ in range(3):
         vectors = fast.encode(TEXTS)
     torch.testing.assert_close(vectors, theirs.encode(TEXTS), **CLOSE)
@@ -153,3 +154,33 @@ def test_trainer(folder: Path, tmp_path: Path):
     assert not _fast(model).reasons
     assert len(results[0]) == 7
     torch.testing.assert_close(*map(torch.tensor, results), atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_setfit_trains_predicts_saves_and_loads(folder: Path, tmp_path: Path):
+    setfit = pytest.importorskip("setfit")
+    datasets = pytest.importorskip("datasets")
+    models = pytest.importorskip("sentence_transformers.models")
+    st = pytest.importorskip("sentence_transformers")
+    body = models.Transformer(str(folder))
+    st.SentenceTransformer(modules=[body, models.Pooling(16)]).save(str(tmp_path / "body"))
+    texts = [text or "hund" for text in TEXTS]
+    rows = datasets.Dataset.from_dict({"text": texts * 2, "label": [0, 1] * len(texts)})
+    results = []
+    for fast in (False, True):
+        torch.manual_seed(0)
+        model = setfit.SetFitModel.from_pretrained(str(tmp_path / "body"), device="cpu")
+        if fast:
+            assert ownbert.speed_up(model) is model
+        output = str(tmp_path / str(fast))
+        arguments = setfit.TrainingArguments(
+            output_dir=output, num_iterations=2, batch_size=4, report_to="none", seed=1
+        )
+        setfit.Trainer(model=model, args=arguments, train_dataset=rows).train()
+        model.save_pretrained(output)
+        read = setfit.SetFitModel.from_pretrained(output, device="cpu")
+        results += [torch.as_tensor(each.predict_proba(texts)) for each in (model, read)]
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], atol=2e-3, rtol=1e-3)
+    assert _fast(model.model_body).skips_padding
+    assert not _fast(model.model_body).reasons

@@ -88,10 +88,10 @@ def speed_up(
         for module in root.modules():
             _restore(module)
         return model
-    if skip_padding is None:
-        skip_padding = _pools_by_mask(model)
+    pooled = {part for each in root.modules() if _pools_by_mask(each) for part in each.modules()}
     for encoder in encoders:
-        _replace_encoder(encoder, skip_padding)
+        skips = encoder in pooled if skip_padding is None else skip_padding
+        _replace_encoder(encoder, skips)
     for module in root.modules():
         if _heads(module) is not None:
             _replace(module, _loss_only if loss_only else _with_heads)
@@ -130,9 +130,9 @@ def _heads(module: nn.Module) -> tuple[HeadSpec, ...] | None:
     return None if name is None else _WITH_HEADS[name]
 
 
-def _pools_by_mask(model: Any) -> bool:
-    """Whether a SentenceTransformer consists of modules that do not read the values at padding."""
-    kinds = [type(child) for child in model] if isinstance(model, nn.Sequential) else []
+def _pools_by_mask(module: nn.Module) -> bool:
+    """Whether it is a SentenceTransformer of modules that do not read the values at padding."""
+    kinds = [type(child) for child in module] if isinstance(module, nn.Sequential) else []
     return bool(kinds) and all(
         kind.__module__.startswith("sentence_transformers.") and kind.__name__ in _MASKED_POOLING
         for kind in kinds
