@@ -35,7 +35,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "ernie": {"use_task_id": True},
     "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 1},
-    "xlnet": {"start_n_top": 3, "end_n_top": 2},
 }
 DISTILBERT = {
     "vocab_size": 60,

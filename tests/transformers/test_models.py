@@ -26,8 +26,6 @@ def labels(kinds: tuple[str, ...], mask: torch.Tensor) -> dict[str, Any]:
     at_tokens = torch.where(mask.bool(), numbers(2, *mask.shape), -100)
     if kinds == ("span",):
         return {"start_positions": numbers(3, count), "end_positions": numbers(12, count)}
-    if kinds == ("beam_span",):
-        return {"start_positions": numbers(3, count), "end_positions": numbers(9, count)}
     if len(kinds) == 2:
         other = "next_sentence_label" if kinds[1] == "nsp" else "sentence_order_label"
         return {"labels": at_tokens, other: numbers(2, count)}
@@ -38,7 +36,14 @@ def labels(kinds: tuple[str, ...], mask: torch.Tensor) -> dict[str, Any]:
     return {"labels": numbers(2, count)} if kinds else {}
 
 
-@pytest.mark.parametrize(("model_type", "architecture"), MOSTLY_SLOW)
+@pytest.mark.parametrize(
+    ("model_type", "architecture"),
+    [
+        case
+        for case in MOSTLY_SLOW
+        if "XLNetForQuestionAnswering" not in getattr(case, "values", case)
+    ],
+)
 def test_the_same_numbers(model_type: str, architecture: str):
     kind = getattr(ownbert, architecture)
     decoder = {"is_decoder": True} if kind.spec.decoder else {}
@@ -60,6 +65,8 @@ def test_the_same_numbers(model_type: str, architecture: str):
         given["input_ids"][:, 1, 0] += 1
         mask = given["attention_mask"].flatten(0, 1)
     keep = None if kinds == ("span",) else mask.bool()
+    if "use_mems" in names:
+        given["use_mems"] = False
     heads = torch.rand(ours.config.num_hidden_layers, 4)
     for extra in (
         targets,
@@ -71,7 +78,7 @@ def test_the_same_numbers(model_type: str, architecture: str):
             expected, found = theirs(**given, **extra), ours(**given, **extra)
         compare(found, expected, keep)
     if targets:
-        if kinds in (("span",), ("beam_span",)):  # which read padding, whose position we train
+        if kinds == ("span",):  # which read padding, whose position we train
             given["input_ids"] = given["input_ids"].masked_fill(mask == 0, 5)
             given["attention_mask"] = torch.ones_like(mask)
         for model in (theirs, ours):

@@ -225,5 +225,10 @@ XLNET = Family(
     activations=dict.fromkeys(_SUMMARISED, "summary_activation"),
     reads_head=_reads_head,
     writes_head=_writes_head,
-    calls=Calls(_arguments, as_tuple=lambda kinds, named: named.to_tuple(), memory=True),
+    calls=Calls(
+        _arguments,
+        unsupported=("mems", "use_mems", "input_mask"),
+        as_tuple=lambda kinds, named: named.to_tuple(),
+        memory=True,
+    ),
 )

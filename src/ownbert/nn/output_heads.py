@@ -236,8 +236,7 @@ class TokenHead(nn.Module):
 class BeamSpanHead(nn.Module):
     """Logits of each token as the start of an answer: (T, D) -> (T).
 
-    ``ends`` computes the end given a start, and ``answerable`` whether there is an answer, given a
-    start and the vector of <cls>.
+    Transformers computes ends given a start, and whether there is an answer, by the other layers.
 
     Source: Yang et al. 2019, released code (SQuAD).
     """
@@ -254,16 +253,6 @@ class BeamSpanHead(nn.Module):
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         return self.start(hidden)[..., 0]
-
-    def ends(self, hidden: Tensor, starts: Tensor) -> Tensor:
-        """Logits of tokens as the end of an answer: (..., D), (..., D) of its start -> (...)."""
-        inner = self.end_hidden(torch.cat((hidden, starts), -1)).tanh()
-        return self.end(self.end_norm(inner))[..., 0]
-
-    def answerable(self, starts: Tensor, cls: Tensor) -> Tensor:
-        """Logits of "no answer": (B, D) of starts, (B, D) of <cls> -> (B)."""
-        inner = self.answer_hidden(torch.cat((starts, cls), -1)).tanh()
-        return self.answer(inner)[..., 0]
 
 
 class EmbeddingHead(nn.Module):

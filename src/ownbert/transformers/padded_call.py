@@ -25,7 +25,6 @@ from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformers import losses
-from ownbert.transformers import xlnet_call as xlnet
 from ownbert.transformers.outputs import ModelOutput, field_names, logits_by_name
 from ownbert.transformers.padded_inputs import (
     PackedInputs,
@@ -175,13 +174,14 @@ def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
 def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
     """Compute the outputs for named arguments."""
     kinds, choices, calls, stack = call.kinds, None, call.calls, model.encoder
-    for name in calls.unsupported:
-        if given.get(name) is not None:
-            raise InputError(f"{name} is not supported: padded batches are packed here")
+    unsupported = [n for n in calls.unsupported if not (given.get(n) is None or given[n] is False)]
+    if unsupported or kinds == ("beam_span",):
+        what = unsupported[0] if unsupported else "this class"
+        raise InputError(
+            f"{what} is not supported: use transformers.{call.architecture}, with "
+            "ownbert.speed_up(model)"
+        )
     check_tensors(given, model.device)
-    memory = None
-    if calls.memory:
-        given, memory = xlnet.arguments(call, model, given)
     if kinds == ("choice",):
         given, choices = _flatten_choices(given)
     keep = attention_layers(stack, call.option(given, "output_attentions"))
@@ -191,29 +191,17 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
         padded = _padded(call, model, given, keep)
         check_inputs(stack, given, padded.size)
         dense = not call.skips_padding or _needs_padding(kinds, given, call.spec.decoder)
-        if memory is not None:
-            dense = dense or xlnet.needs_padding(model, given, memory)
-            padded.cache = memory.cache
+        dense = dense or (calls.memory and _pools_padding(model, given))
         packed = pack(padded, stack.config, dense=dense)
     states = bool(call.option(given, "output_hidden_states"))
-    kept = memory is not None and memory.returned
     if torch.is_grad_enabled() and (states or keep or not kinds):
         packed.context.returned = packed
-    out = model.run(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
+    out = model.run(packed.batch, kinds, context=packed.context, keep_hidden=states)
     values = named_values(call, stack, out, packed, states=states)
-    if memory is not None:
-        mems = xlnet.next_memory(call.config, out, packed, memory) if kept else None
-        values |= {"mems": mems}
     if choices is not None:
         values["logits"] = values["logits"].view(choices)
-    loss = None
-    if kinds == ("beam_span",):
-        values |= xlnet.answers(call, model, given, packed.padded(out.hidden), values.pop("logits"))
-        loss = values.pop("loss", None)
-    else:
-        loss = loss_of(call, values, given)
+    loss = loss_of(call, values, given)
     fields = field_names(kinds, decoder=call.spec.decoder)
-    fields = fields if memory is None else xlnet.field_names(kinds, fields)
     named = ModelOutput(fields, {"loss": loss, **values})
     return named if call.option(given, "return_dict") else _as_tuple(call, named)
 
@@ -309,7 +297,7 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     mask, labels = given.get("attention_mask"), given.get("labels")
     if mask is None or mask.ndim != 2:
         return False
-    if kinds in (("span",), ("beam_span",)):
+    if kinds == ("span",):
         return True
     if labels is None or labels.numel() != mask.numel() or "discriminator" in kinds:
         return False
@@ -317,6 +305,16 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     if decoder:  # Tokens are predicted from the previous position.
         labelled = F.pad(labelled[:, 1:], (0, 1))
     return bool((labelled & (mask != 1)).any())
+
+
+def _pools_padding(model: Model, given: Mapping[str, Any]) -> bool:
+    """Whether XLNet's vector of a sequence is computed from tokens that are padding."""
+    mask = given.get("attention_mask")
+    for spec in model.specs.values():
+        if mask is not None and spec.kind in ("classification", "choice"):
+            read = {"last": mask[..., -1:], "first": mask[..., :1]}.get(spec.pooling, mask)
+            return bool((read != 1).any())
+    return False
 
 
 def named_values(

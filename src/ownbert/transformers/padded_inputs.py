@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, from_padded, to_padded
@@ -332,9 +331,8 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         if config.disentangled is not None and mask.ndim == 2:
             seen = seen & mask[:, :, None]  # Padding sees nothing, either.
         if config.mask_vector:
-            by_others = _permuted(seen, given.perm_mask, size, past)
-            diagonal = torch.eye(size[1], dtype=torch.bool, device=given.device)
-            seen = by_others | F.pad(diagonal, (past, 0))
+            by_others = _permuted(seen, given.perm_mask, size)
+            seen = by_others | torch.eye(size[1], dtype=torch.bool, device=given.device)
         layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
@@ -362,11 +360,7 @@ def _mask(given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], pas
     keys = size[1] + past
     if given.attention_mask is None:
         return torch.ones(size[0], keys, dtype=torch.bool, device=given.device)
-    mask = given.attention_mask
-    if config.mask_vector and past and mask.shape == size:
-        # All cached tokens are visible, and the mask only covers the new ones.
-        mask = torch.cat((mask.new_ones(size[0], past), mask), 1)
-    mask = mask == 1  # Other values mean masked, as in Transformers.
+    mask = given.attention_mask == 1  # Other values mean masked, as in Transformers.
     if mask.shape not in ((size[0], keys), (size[0], size[1], keys)):
         raise InputError(
             f"attention_mask has shape {tuple(mask.shape)}; it must be {(size[0], keys)} or "
@@ -393,15 +387,15 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 
-def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int], past: int) -> Tensor:
-    """Visibility of other tokens (B, 1 or S, S'), excluding those masked by ``perm_mask``."""
+def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int]) -> Tensor:
+    """Visibility of other tokens (B, 1 or S, S), excluding those masked by ``perm_mask``."""
     if perm_mask is None:
         return seen
     if perm_mask.shape != (*size, size[1]):
         raise InputError(
             f"perm_mask has shape {tuple(perm_mask.shape)}; it must be {(*size, size[1])}"
         )
-    return seen & F.pad(perm_mask <= 0, (past, 0), value=True)
+    return seen & (perm_mask <= 0)
 
 
 def _query_stream(mapping: Tensor, layout: Layout, size: tuple[int, int]) -> QueryStream:

@@ -53,12 +53,12 @@ class Calls:
     Args:
         arguments: function from the kinds of the heads of a class, and whether it generates text,
             to the arguments of its forward pass.
-        unsupported: arguments for batches that are already packed.
+        unsupported: arguments that only Transformers supports.
         as_tuple: function from the kinds of the heads and the named outputs to the outputs for
             ``return_dict=False``; None: all named outputs in order.
         loss_by_shape: whether the shape of the labels determines the classification loss.
         normed_states: whether the last of the hidden states is after the final norm.
-        memory: whether hidden states of earlier tokens are accepted and returned.
+        memory: whether Transformers returns hidden states of earlier tokens (XLNet).
     """
 
     arguments: Callable[[Kinds, bool], Sequence[str]] = encoder_arguments
