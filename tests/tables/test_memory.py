@@ -318,6 +318,18 @@ def test_a_lazy_frame_is_collected_first():
         table_of(lazy)
 
 
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "datasets"])
+@pytest.mark.parametrize("empty", [2, 3000])
+def test_empty_rows_at_the_end_of_any_table_are_left_out(kind: str, empty: int):
+    values = {"text": ["a", None, "b", *[None, " "] * empty], "label": ["x", None, "y"]}
+    values["label"] += [None] * 2 * empty
+    data = KINDS[kind](values | {"n": [1.0, None, None, *[float("nan")] * 2 * empty]})
+    with pytest.warns(UserWarning, match=f"data: empty rows at the end, left out: {2 * empty:,}"):
+        table = table_of(data, trim=True)
+    assert [row for _, row in table.read(["text"])] == [("a",), (None,), ("b",)]
+    assert len([*table_of(data).read(["text"])]) == 3 + 2 * empty
+
+
 def test_empty_rows_at_the_end_of_a_frame_are_left_out_as_those_of_a_file():
     """Spreadsheets leave such rows, and only files with them could be used."""
     pd = pytest.importorskip("pandas")

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, InputWarning
 from ownbert.tables.columns import ColumnNames, read_texts
-from ownbert.tables.tables import columns, kind_of, read_records
+from ownbert.tables.tables import columns, kind_of, read_records, read_values
 from ownbert.tasks.classification import ClassificationTask
 
 
@@ -222,3 +223,21 @@ def test_shared_tables(shared_data: Path):
     assert len(read_labelled(shared_data / "banking77" / "test.tsv")) == 3080
     polarity = read_labelled(shared_data / "sentence-polarity" / "dev.tsv")
     assert {label for *_, label in polarity} == {"0", "1"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_empty_rows_at_the_end_are_left_out_of_every_file(tmp_path: Path, ending: str):
+    """As programs write the empty rows that spreadsheets leave."""
+    path = tmp_path / f"a.{ending}"
+    table = pa.table({"text": ["a", None, "b", *[None] * 9], "n": [1, None, 2, 3, *[None] * 8]})
+    if ending == "parquet":
+        pq.write_table(table, path, row_group_size=5)
+    elif ending == "csv":
+        pcsv.write_csv(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    with pytest.warns(InputWarning, match="empty rows at the end, left out: 8$"):
+        rows = [text or None for _, (text,) in read_values(path, ["text"])]
+    assert rows == ["a", None, "b", None]  # the last one has a number
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "one.parquet")
+    assert len([*read_values(tmp_path / "one.parquet", ["text"])]) == 2

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.text_files import open_text
+from ownbert.tables.missing_values import without_empty_end
 
 # A longer field means an unclosed quote; the default limit of the csv module, 131,072, is too small
 # for real documents.
@@ -54,23 +55,17 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[_Row]]:
     if (header := next(rows, None)) is None:
         raise InputError(f"{path} is empty")
     names = [name.strip() for name in header[1]]
-    return names, _after_header(path, names, rows)
+    rows = _after_header(path, names, rows)
+    return names, without_empty_end(path, rows, lambda row: len(row) > 1 and not any(row))
 
 
 def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Iterator[_Row]:
     repeated: list[int] = []
-    empty: list[int] = []  # rows so far without any value, which may be the last ones
     for number, fields in rows:
         if len(fields) > len(names) > 1 and not any(map(str.strip, fields[len(names) :])):
             del fields[len(names) :]
         if len(fields) != len(names):
             raise InputError(_wrong_count(path, number, len(fields), len(names)))
-        if len(names) > 1 and not any(fields):
-            empty.append(number)
-            continue
-        for line in empty:
-            yield line, [""] * len(names)
-        empty.clear()
         if (
             fields[0].strip() == names[0]
             and len(names) > 1
@@ -79,8 +74,6 @@ def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Ite
             repeated.append(number)
             continue
         yield number, fields
-    if empty:
-        warn_of_input(f"{path}: empty rows at the end, left out: {len(empty):,}")
     if repeated:
         times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
         warn_of_input(f"{path}, line {repeated[0]} repeats the header and is skipped{times}")

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ownbert.exceptions import InputError, in_short, warn_of_input
 from ownbert.files.json_files import MOST_NESTED, is_nested
-from ownbert.tables.missing_values import is_missing
+from ownbert.tables.missing_values import count_at_end, is_missing, warn_of_empty_end
 from ownbert.tables.name_lists import split_names
 
 # Value of ``ownbert.tables.tables.kind_of`` for these tables.
@@ -413,33 +413,61 @@ def _of_table(data: Any, name: str, *, trim: bool = False) -> MemoryTable:
             named = [{k: readers.get(k, same)(v) for k, v in row.items()} for row in data]
             return _of_records(named, name)
         keys = {str(key): key for key in given}
+        data = _without_empty_end(data, name) if trim and len(keys) > 1 else data
         read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
         return MemoryTable(name, tuple(keys), lambda names: read(data, [keys[k] for k in names]))
     keys = {str(key): key for key in data.columns}
-    data = _without_empty_end(data, name) if trim else data
+    data = _without_empty_end(data, name) if trim and len(keys) > 1 else data
     return MemoryTable(
         name,
         tuple(map(str, data.columns)),
-        lambda names: zip(*(items(data[keys[key]]) for key in names), strict=True),
+        lambda names: _frame_rows(data, [keys[key] for key in names]),
     )
 
 
 def _without_empty_end(data: Any, name: str) -> Any:
-    """A DataFrame without the rows at its end that have no value, as spreadsheets leave them."""
-    if len(data.columns) < 2:
-        return data
-    empty, looked = 0, 0
-    while empty == looked < len(data):
-        looked = min(len(data), max(_ROWS, 2 * looked))
-        end = data.tail(looked)
-        cells = (items(end[key]) for key in data.columns)
-        rows = enumerate(zip(*cells, strict=True))
-        filled = [i for i, row in rows if not all(is_missing(plain(value)) for value in row)]
-        empty = looked - 1 - filled[-1] if filled else looked
+    """A table without the rows at its end that have no value, as spreadsheets leave them."""
+
+    def are_empty(count: int) -> Iterable[bool]:
+        if hasattr(data, "to_batches"):
+            return empty_rows(data.slice(len(data) - count))
+        if hasattr(data, "column_names"):
+            rows = _dataset_rows(
+                data.select(range(len(data) - count, len(data))), data.column_names
+            )
+        else:
+            rows = _frame_rows(data.tail(count), data.columns)
+        return (all(is_missing(plain(value)) for value in row) for row in rows)
+
+    empty = count_at_end(len(data), are_empty)
     if not empty:
         return data
-    warn_of_input(f"{name}: empty rows at the end, left out: {empty:,}")
-    return data.head(len(data) - empty)
+    warn_of_empty_end(name, empty)
+    kept = len(data) - empty
+    if hasattr(data, "to_batches"):
+        return data.slice(0, kept)
+    return data.select(range(kept)) if hasattr(data, "column_names") else data.head(kept)
+
+
+def empty_rows(table: Any) -> list[bool]:
+    """Which rows of a pyarrow table or batch have no value in any column."""
+    import pyarrow as pa
+
+    empty = [True] * table.num_rows
+    for column in table.columns:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        kind = column.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_floating(kind):
+            missing = map(is_missing, column.to_pylist())
+        else:
+            missing = column.is_null().to_pylist()
+        empty = [one and other for one, other in zip(empty, missing, strict=True)]
+    return empty
+
+
+def _frame_rows(data: Any, keys: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(items(data[key]) for key in keys), strict=True)
 
 
 def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:

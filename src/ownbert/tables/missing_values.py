@@ -1,6 +1,14 @@
-"""Cells without a value: empty ones, and texts that other programs write for missing values."""
+"""Cells without a value: empty ones, and texts that other programs write for missing values; rows
+of such cells at the end of a table, as spreadsheets leave them."""
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from ownbert.exceptions import warn_of_input
+
+Row = TypeVar("Row")
+# Rows of a spreadsheet; more empty ones are not kept in memory.
+_MOST_ROWS = 1 << 20
 
 # Texts for missing values in files of R, pandas, SQL, spreadsheets and the UCI repository. As
 # labels they are only reported: "NA" can be a country, and "None" a class.
@@ -29,3 +37,51 @@ def is_missing_number(value: Any) -> bool:
 def marks_missing(label: str) -> bool:
     """Whether a label is usual for missing values."""
     return label in _MARKS or label in ("-", "--")
+
+
+def without_empty_end(
+    name: Any,
+    rows: Iterable[tuple[int, Row]],
+    is_empty: Callable[[Row], bool],
+    at_end: Callable[[int], int] = lambda most: most,
+) -> Iterator[tuple[int, Row]]:
+    """Yield numbered rows without the empty ones at the end, of which the user is warned.
+
+    Args:
+        name: name of the table.
+        rows: numbers and rows.
+        is_empty: whether a row may be empty.
+        at_end: how many of that many rows at the end are empty, if a row has further columns.
+    """
+    held: list[tuple[int, Row]] = []  # rows so far that may be the last ones
+    for number, row in rows:
+        held.append((number, row))
+        if not is_empty(row) or len(held) > _MOST_ROWS:
+            yield from held
+            held.clear()
+    empty = at_end(len(held)) if held else 0
+    yield from held[: len(held) - empty]
+    warn_of_empty_end(name, empty)
+
+
+def warn_of_empty_end(name: Any, empty: int) -> None:
+    """Warn that ``empty`` rows at the end of a table are left out, if there are any."""
+    if empty:
+        warn_of_input(f"{name}: empty rows at the end, left out: {empty:,}")
+
+
+def count_at_end(total: int, are_empty: Callable[[int], Iterable[bool]], window: int = 1024) -> int:
+    """Count the empty rows at the end.
+
+    Args:
+        total: number of rows.
+        are_empty: which of the last rows are empty; called with growing numbers of rows.
+        window: rows looked at first.
+    """
+    empty, looked = 0, 0
+    while empty == looked < total:
+        looked = min(total, max(window, 2 * looked))
+        empty = 0
+        for row_is_empty in are_empty(looked):
+            empty = empty + 1 if row_is_empty else 0
+    return empty

@@ -25,6 +25,7 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable
+from ownbert.tables.missing_values import is_missing, without_empty_end
 
 PathLike = str | os.PathLike[str]
 # A file, or rows in memory.
@@ -133,7 +134,10 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
     source = Path(path)
     if kind == "parquet":
         return _parquet_rows(source, names)
-    return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
+    filled = without_empty_end(
+        path, _json_objects(source), lambda row: len(row) > 1 and all(map(is_missing, row.values()))
+    )
+    return ((line, tuple(map(value.get, names))) for line, value in filled)
 
 
 def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> str:
@@ -234,6 +238,19 @@ def parquet_file(source: Any, name: PathLike) -> Any:
         raise InputError(f"{name} is not a readable parquet file") from error
 
 
+def _empty_parquet_rows(table: Any, most: int) -> int:
+    """The number of empty rows at the end of a parquet file, at most ``most``."""
+    groups, rows = table.num_row_groups, 0
+    while groups and rows < most:
+        groups -= 1
+        rows += table.metadata.row_group(groups).num_rows
+    empty = 0
+    for batch in table.iter_batches(row_groups=[*range(groups, table.num_row_groups)]):
+        for row_is_empty in memory.empty_rows(batch):
+            empty = empty + 1 if row_is_empty else 0
+    return min(empty, most)
+
+
 def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     import pyarrow as pa
 
@@ -241,8 +258,14 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple
     try:
         with parquet_file(path, path) as table:
             batches = table.iter_batches(batch_size=PARQUET_ROWS, columns=list(names))
-            for values in memory.rows_of_batches(batches, names, f"{path}: "):
-                row += 1
+            rows = enumerate(memory.rows_of_batches(batches, names, f"{path}: "), start=1)
+            several = len(table.schema_arrow.names) > 1
+            for row, values in without_empty_end(
+                path,
+                rows,
+                lambda values: several and all(map(is_missing, values)),
+                lambda most: _empty_parquet_rows(table, most),
+            ):
                 yield row, values
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: damaged parquet data after row {row}") from error
