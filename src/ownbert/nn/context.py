@@ -4,7 +4,6 @@ T tokens, B sequences, S longest sequence, L layers, H heads, K head size, D hid
 are of the keys, or after reordering.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,9 +39,6 @@ def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
 
 class Cache:
     """Cached keys and values by layer.
-
-    ``cache[layer]`` is (keys, values), or (keys, values, cross keys, cross values) in a decoder
-    with cross-attention, each (B, H, S, K) as in Transformers.
 
     Attributes:
         self_attention: keys and values of earlier tokens, (B, S, H, K) each; padding is masked.
@@ -82,34 +78,6 @@ class Cache:
         assert self.memory_layout is not None
         rows, self.memory_layout = rows_of(self.memory_layout, order)
         _select(self.cross_attention, rows)
-
-    def get_seq_length(self) -> int:
-        return self.length
-
-    def __len__(self) -> int:
-        return len(self.self_attention)
-
-    def __getitem__(self, layer: int) -> tuple[Tensor, ...]:
-        if layer not in self.self_attention:
-            raise IndexError(f"the cache has {len(self)} layers; there is no layer {layer}")
-        kept = list(self.self_attention[layer])
-        if layer in self.cross_attention:
-            assert self.memory_layout is not None
-            kept += [per_sequence(x, self.memory_layout) for x in self.cross_attention[layer]]
-        return tuple(x.transpose(1, 2) for x in kept)
-
-    @classmethod
-    def from_layers(cls, layers: Sequence[Sequence[Tensor]]) -> "Cache":
-        """Create a cache from the values of ``cache[layer]`` of all layers."""
-        cache = cls()
-        for number, kept in enumerate(layers):
-            parts = [x.transpose(1, 2) for x in kept]
-            cache.self_attention[number] = parts[0], parts[1]
-            if len(parts) == 4:
-                count, length = parts[2].shape[:2]
-                cache.memory_layout = make_layout([length] * count, parts[2].device)
-                cache.cross_attention[number] = parts[2].flatten(0, 1), parts[3].flatten(0, 1)
-        return cache
 
 
 def _select(kept: dict[int, tuple[Tensor, Tensor]], rows: Tensor) -> None:
@@ -191,7 +159,6 @@ class Context:
     Args:
         positions: (T) positions of the tokens.
         head_mask: (L, H) or (L, B, H) factors for the outputs of heads.
-        cross_head_mask: head mask of cross-attention; None: ``head_mask``.
         keep: layers whose attention weights are collected.
         encoder_hidden: (T', D) encoder states for cross-attention.
         cache: keys and values of earlier tokens.
@@ -209,7 +176,6 @@ class Context:
     head_mask: Tensor | None = None
     keep: frozenset[int] = frozenset()
     encoder_hidden: Tensor | None = None
-    cross_head_mask: Tensor | None = None
     cross: Layout | None = None
     cache: Cache | None = None
     segments: Tensor | None = None

@@ -105,7 +105,7 @@ class MultiHeadAttention(nn.Module):
             bias=bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias,
             weights=layer in context.keep,
         )
-        mask = self.head_mask_in(context)
+        mask = context.head_mask
         if mask is not None:
             # Scaling a head's output is equivalent to scaling its weights.
             scale = mask[layer].to(out.dtype)
@@ -128,9 +128,6 @@ class MultiHeadAttention(nn.Module):
     def bias_in(self, context: Context) -> Bias | None:
         """The bias of the scores in this pass."""
         return self.bias
-
-    def head_mask_in(self, context: Context) -> Tensor | None:
-        return context.head_mask
 
     def prune(self, config: EncoderConfig, block: int) -> None:
         """Remove the heads that are pruned in ``config``."""
@@ -248,10 +245,6 @@ class CrossAttention(MultiHeadAttention):
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         assert context.cross is not None
         return context.cross, context.cross_attentions
-
-    def head_mask_in(self, context: Context) -> Tensor | None:
-        cross_mask = context.cross_head_mask
-        return context.head_mask if cross_mask is None else cross_mask
 
     def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
         """(T', H, K) each: computed once per source, then taken from the cache."""

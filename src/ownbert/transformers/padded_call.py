@@ -264,10 +264,7 @@ def _cache_of(call: PaddedCall, model: Model, given: dict[str, Any]) -> Cache | 
     if past is not None and not config.is_decoder:
         raise InputError("past_key_values needs a model with is_decoder true in its config")
     if past is not None and not isinstance(past, Cache):
-        try:
-            past = Cache.from_layers(past)
-        except (AttributeError, IndexError, TypeError, ValueError):
-            raise InputError("past_key_values must be those returned by an earlier call") from None
+        raise InputError("past_key_values must be those returned by an earlier call")
     if past is not None or not config.is_decoder:
         return past
     if any(given.get(name) is not None for name in _LABELS):

@@ -62,18 +62,11 @@ def check_tensors(given: Mapping[str, Any], device: torch.device) -> None:
         raise InputError(f"{name} is a {kind}; it must be a tensor: torch.tensor(...)")
 
 
-def check_inputs(
-    stack: Encoder, given: Mapping[str, Any], size: tuple[int, int], prefix: str = ""
-) -> None:
-    """Check ids, types and positions against their tables, and shapes; raise ``InputError``.
-
-    Args:
-        size: (B, S).
-        prefix: prefix of the names of the arguments ("decoder_").
-    """
+def check_inputs(stack: Encoder, given: Mapping[str, Any], size: tuple[int, int]) -> None:
+    """Check ids, types and positions against their tables, and shapes (B, S); raise
+    ``InputError``."""
     config, embeddings = stack.config, stack.embeddings
     for name, table in _TABLES.items():
-        name = prefix + name
         value = given.get(name)
         if value is None:
             continue
@@ -87,19 +80,19 @@ def check_inputs(
         if hasattr(embeddings, table):
             count = getattr(embeddings, table).num_embeddings
             check_range(name, value, count, "rows of the table")
-    mask = given.get(prefix + "attention_mask")
+    mask = given.get("attention_mask")
     if mask is not None and not bool(((mask == 0) | (mask == 1)).all()):
         raise InputError(
             "attention_mask must be 1 for tokens and 0 for padding, and contains other values"
         )
-    types = given.get(prefix + "token_type_ids")
+    types = given.get("token_type_ids")
     if types is not None and config.position_embedding_type == "transformer_xl":
         check_range("token_type_ids", types, SEGMENTS, "segments")
-    embeds = given.get(prefix + "inputs_embeds")
+    embeds = given.get("inputs_embeds")
     width = embeddings.word.embedding_dim
     if embeds is not None and (embeds.shape[-1] != width or not embeds.is_floating_point()):
         raise InputError(
-            f"{prefix}inputs_embeds has shape {tuple(embeds.shape)} and {embeds.dtype}; it must be "
+            f"inputs_embeds has shape {tuple(embeds.shape)} and {embeds.dtype}; it must be "
             f"{(*size, width)} and floating point"
         )
     if config.is_decoder and given.get("encoder_hidden_states") is not None:
@@ -139,7 +132,6 @@ class PaddedInputs:
     Args:
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
-        cross_head_mask: head mask of cross-attention; None: ``head_mask``.
         perm_mask: (B, S, S), for XLNet, 1 where a token does not see another one.
         target_mapping: (B, P, S), for XLNet, 1 at the token that each query predicts.
     """
@@ -155,7 +147,6 @@ class PaddedInputs:
     encoder_attention_mask: Tensor | None = None
     perm_mask: Tensor | None = None
     target_mapping: Tensor | None = None
-    cross_head_mask: Tensor | None = None
     cache: Cache | None = None
     keep: frozenset[int] = frozenset()
 
@@ -345,7 +336,6 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         predicted = torch.arange(batch.tokens, batch.tokens + count, device=given.device)
         batch = replace(batch, masked_positions=predicted)
     packed = PackedInputs(replace(batch, layout=layout), context, index, size)
-    context.cross_head_mask = expand_head_mask(given.cross_head_mask, config, size[0])
     hidden = given.encoder_hidden_states
     if hidden is None:
         return packed
