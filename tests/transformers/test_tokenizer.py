@@ -336,6 +336,28 @@ def test_older_folders_of_slow_tokenizers(name: str, folders: dict[str, Path], t
             path.write_text(json.dumps(config))
 
 
+def test_a_model_with_a_vocab_txt_and_added_tokens(folders: dict[str, Path], tmp_path: Path):
+    """The vocabulary's fingerprint in config.json includes added tokens, wherever they are."""
+    ours = ownbert.BertTokenizer.from_pretrained(folders["Bert"])
+    ours.add_tokens(["Foxtrot", "newer"])
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = ownbert.BertModel(ownbert.BertConfig(vocab_size=len(ours), **sizes))
+    ownbert.save(model, tmp_path, tokenizer=ours)
+    slow = transformers.BertTokenizer.from_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    slow.save_pretrained(tmp_path)
+    assert (tmp_path / "added_tokens.json").is_file()
+    loaded = ownbert.load_tokenizer(tmp_path)
+    assert loaded.fingerprint() == ours.core.fingerprint()
+    assert loaded.encode("a foxtrot Foxtrot") == ours.core.encode("a foxtrot Foxtrot")
+    (tmp_path / "added_tokens.json").write_text('{"Foxtrot": 433, "other": 434}')
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del config["added_tokens_decoder"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="vocabulary"):
+        ownbert.load_tokenizer(tmp_path)
+
+
 def test_a_sentencepiece_model_of_type_bpe(tmp_path: Path):
     folder = xlm_roberta_folder(tmp_path / "released", model_type="bpe")
     (folder / "tokenizer_config.json").unlink()
