@@ -19,7 +19,7 @@ import torch
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
-from ownbert.inspect.overview.parameters import head_columns
+from ownbert.inspect.parameters import head_columns
 from ownbert.inspect.trace import EXAMPLE, trace_attention
 from ownbert.inspect.trace.trace import write_page
 from ownbert.nn.model import Model

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from ownbert.inference.predict import predict as predict
     from ownbert.inference.scoring.score import Scorer as Scorer
     from ownbert.inference.scoring.score import score as score
-    from ownbert.inspect.audit.audit import audit as audit
+    from ownbert.inspect.audit import audit as audit
+    from ownbert.inspect.describe import describe as describe
     from ownbert.inspect.drift import drift as drift
     from ownbert.inspect.explain.explain import Explainer as Explainer
     from ownbert.inspect.explain.explain import explain as explain
     from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
     from ownbert.inspect.model_comparison import compare as compare
-    from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.pretraining_run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
@@ -88,10 +88,10 @@ _MODULES = {
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
     "Explainer": "inspect.explain.explain",
-    "audit": "inspect.audit.audit",
+    "audit": "inspect.audit",
     "compare": "inspect.model_comparison",
     "build_index": "unlabelled.index",
-    "describe": "inspect.overview.describe",
+    "describe": "inspect.describe",
     "drift": "inspect.drift",
     "duplicates": "unlabelled.duplicates",
     "embed": "inference.embedding.vector_files",

@@ -17,9 +17,9 @@ from ownbert.fitting.report.contents import LeaderboardRow, Report
 from ownbert.fitting.report.report import as_json, as_text
 from ownbert.fitting.report.report_page import as_page
 from ownbert.inspect.explain.faithfulness import Faithfulness, faithfulness_table
-from ownbert.inspect.heads.importance import heads_table
-from ownbert.inspect.trace.formula import formula_of
+from ownbert.inspect.pruning import heads_table
 from ownbert.inspect.trace.trace import as_page as trace_page
+from ownbert.inspect.trace.trace import formula_of
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.language import NAMED, PLACE, translated, translated_message, translated_page
 from ownbert.language.catalogue import CHINESE, catalogue
@@ -47,8 +47,7 @@ NOT_TRANSLATED = (
     "__init__.py",
     *("transformers/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
-    *(f"inspect/explain/{n}.py" for n in ("attribution", "faithfulness_curves")),
-    *("inspect/ranking_curves.py", "vision/patches.py", "vision/relevance_maps.py"),
+    *("inspect/explain/attribution.py", "vision/patches.py", "vision/relevance_maps.py"),
     *("train/watch/training_curves.py", "train/distributed.py", "train/optim/"),
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),
@@ -58,6 +57,9 @@ NOT_TRANSLATED = (
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {
+    # Labels of pictures.
+    *("Average precision", "Positive label:", "ROC curve, area"),
+    *("drop in probability", "with only the top words", "without the top words"),
     "No such command '(.+?)'",
     "No such option: (-\\d\\S*)",
     "not enough memory",

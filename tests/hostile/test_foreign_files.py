@@ -24,7 +24,7 @@ from ownbert.files.json_files import parse_yaml, read_json
 from ownbert.inference.fill_mask import Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import list_members
-from ownbert.inspect.overview.describe import describe
+from ownbert.inspect.describe import describe
 from ownbert.inspect.trace.worked_example import trace_attention
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.text.tokenizer import Tokenizer

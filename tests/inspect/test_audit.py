@@ -13,7 +13,7 @@ import ownbert
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
-from ownbert.inspect.audit.audit import _membership, copies
+from ownbert.inspect.audit import _membership, copies
 from ownbert.pretraining.canaries import LENGTH, plant
 from ownbert.run.file_names import CANARIES
 from support.cli import refusal, run_cli

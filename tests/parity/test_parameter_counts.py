@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ownbert.inspect.overview.describe import describe
+from ownbert.inspect.describe import describe
 from support.parity_models import BASES, MOSTLY_SLOW, their_model
 
 

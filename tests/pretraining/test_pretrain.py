@@ -14,7 +14,7 @@ from ownbert import InputError, finetune, load_tokenizer, pretrain
 from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import load
 from ownbert.config.encoder import SIZES
-from ownbert.inspect.run_list.run_summary import read_run
+from ownbert.inspect.run_list import read_run
 from ownbert.nn.model import Model
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import resolve

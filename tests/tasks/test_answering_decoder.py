@@ -21,7 +21,7 @@ from ownbert.checkpoint import describe, load, save  # noqa: E402
 from ownbert.inference.compute import Compute  # noqa: E402
 from ownbert.inference.open_folder import open_folder  # noqa: E402
 from ownbert.inference.pipeline import Predictor  # noqa: E402
-from ownbert.inspect.overview.describe import describe as describe_model  # noqa: E402
+from ownbert.inspect.describe import describe as describe_model  # noqa: E402
 from ownbert.nn.model import Model  # noqa: E402
 from ownbert.tasks.rows import Row  # noqa: E402
 from ownbert.train.state_files import newest_state  # noqa: E402

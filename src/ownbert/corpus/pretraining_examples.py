@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ownbert.batches.batch import Example
+from ownbert.batches.example import Example
 from ownbert.batches.masking import Masker
 from ownbert.checks import known, maybe
 from ownbert.corpus.store import Store

@@ -17,7 +17,7 @@ from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
 from ownbert.inference.row_summary import OUTCOMES, RowSummary, summarise
-from ownbert.inspect.section_page import as_text, write_page
+from ownbert.inspect.result_pages import as_text, write_page
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import TRAINING_ROWS

@@ -19,8 +19,8 @@ from ownbert.fitting.report.sections import Section
 from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
-from ownbert.inspect.errors.judgement import JUDGES
-from ownbert.inspect.section_page import as_text, write_page
+from ownbert.inspect.error_judgement import JUDGES
+from ownbert.inspect.result_pages import as_text, write_page
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.pages import cleaned

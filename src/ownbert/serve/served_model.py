@@ -20,7 +20,7 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inference.scoring.score import Scorer
 from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
-from ownbert.inspect.internals.head_choice import ChosenHeads, HeadChoice
+from ownbert.inspect.internals.attention_weights import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts

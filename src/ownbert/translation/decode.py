@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ownbert import limits
-from ownbert.batches.batch import Example, pack
+from ownbert.batches.batch import pack
+from ownbert.batches.example import Example
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checks import between, whole

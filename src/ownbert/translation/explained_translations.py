@@ -14,7 +14,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.targets import Target
-from ownbert.inspect.observing import evaluating, require_room
+from ownbert.inspect.internals.observing import evaluating, require_room
 from ownbert.tasks.rows import Row
 from ownbert.translation.decode import Translator
 from ownbert.translation.translation_folder import load_translation

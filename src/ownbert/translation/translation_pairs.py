@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ownbert.batches.batch import Example
+from ownbert.batches.example import Example
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.tables.column_proposals import warn_if_headless

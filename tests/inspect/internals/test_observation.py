@@ -14,8 +14,7 @@ from ownbert import Explainer, InputError
 from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.inspect.internals.attention_weights import HeadWeights
-from ownbert.inspect.internals.head_choice import HeadChoice
+from ownbert.inspect.internals.attention_weights import HeadChoice, HeadWeights
 from ownbert.inspect.internals.observation import (
     Observation,
     observation_of_text,

@@ -12,8 +12,7 @@ import torch
 
 from ownbert.batches.layout import make_layout
 from ownbert.exceptions import InputError
-from ownbert.inspect.trace.formula import number
-from ownbert.inspect.trace.trace import as_page, explain
+from ownbert.inspect.trace.trace import as_page, explain, number
 from ownbert.inspect.trace.worked_example import (
     EXAMPLE,
     read_inputs,

@@ -52,8 +52,8 @@ def audit(
     """
     from ownbert.files.json_files import require_json_name, write_json
     from ownbert.files.writing import together
-    from ownbert.inspect.audit.audit import audit as run
-    from ownbert.inspect.audit.audit_card import add_to_card, lines
+    from ownbert.inspect.audit import add_to_card, lines
+    from ownbert.inspect.audit import audit as run
     from ownbert.train.device import keep_memory
 
     keep_memory()

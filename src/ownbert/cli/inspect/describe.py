@@ -32,8 +32,8 @@ def describe(
 
     from ownbert.hub import model_folder
     from ownbert.inference.blend import network_note
-    from ownbert.inspect.overview.describe import describe as run
-    from ownbert.inspect.overview.overview import show
+    from ownbert.inspect.describe import describe as run
+    from ownbert.inspect.describe import show
 
     overview = run(folder, text, tokens=tokens)
     if (note := network_note(model_folder(folder))) is not None:

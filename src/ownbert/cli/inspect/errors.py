@@ -54,7 +54,7 @@ def errors(
     """
     from json import dumps
 
-    from ownbert.inspect.errors.analysis import analyse_errors, as_lines
+    from ownbert.inspect.error_analysis import analyse_errors, as_lines
 
     how = {"columns": columns, "device": device, "network": network}
     how["skip_unlabelled"] = skip_unlabelled

@@ -144,10 +144,9 @@ def _explain_texts(folder: Path, given: Any, settings: ExplainSettings, **how: A
 
     from ownbert.figures import figure_class
     from ownbert.inspect.explain.explain import Explainer
-    from ownbert.inspect.explain.explain_page import write_page
-    from ownbert.inspect.explain.input_words import skipped_warning
-    from ownbert.inspect.explain.picture import draw_explanations
-    from ownbert.inspect.internals.head_choice import HeadChoice
+    from ownbert.inspect.explain.explanation import skipped_warning
+    from ownbert.inspect.explain.explanation_pages import draw_explanations, write_page
+    from ownbert.inspect.internals.attention_weights import HeadChoice
     from ownbert.inspect.internals.observation import BUDGET
     from ownbert.tables.memory import Lines
 
@@ -245,7 +244,7 @@ def _explain_images(
 ) -> None:
     """Explain the classes of images, on a page or as a picture with the relevance of patches."""
     from ownbert.hub import model_folder
-    from ownbert.inspect.explain.explain_page import write_page
+    from ownbert.inspect.explain.explanation_pages import write_page
     from ownbert.vision.explained_images import IMAGE_METHODS, explain_images
     from ownbert.vision.relevance_maps import draw_relevance
 

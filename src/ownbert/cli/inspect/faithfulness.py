@@ -49,9 +49,13 @@ def faithfulness(
     from json import dumps
 
     from ownbert.figures import figure_class
-    from ownbert.inspect.explain.faithfulness import USUAL, best_method, faithfulness_table
+    from ownbert.inspect.explain.faithfulness import (
+        USUAL,
+        best_method,
+        draw_curves,
+        faithfulness_table,
+    )
     from ownbert.inspect.explain.faithfulness import faithfulness as measure
-    from ownbert.inspect.explain.faithfulness_curves import draw_curves
 
     if output is not None:
         figure_class(output)

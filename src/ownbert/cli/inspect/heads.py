@@ -101,7 +101,7 @@ def heads(
     from ownbert.figures import figure_class
     from ownbert.hub import model_folder
     from ownbert.inference.blend import network_note
-    from ownbert.inspect.heads.importance import gradient_importance, masking_importance
+    from ownbert.inspect.pruning import gradient_importance, masking_importance
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}
     known(*measures)("by", settings.by)
@@ -118,8 +118,12 @@ def heads(
 
 
 def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, given: Any) -> None:
-    from ownbert.inspect.heads.importance import heads_table, labelled_model, remaining_heads
-    from ownbert.inspect.heads.pruning import draw_importance
+    from ownbert.inspect.pruning import (
+        draw_importance,
+        heads_table,
+        labelled_model,
+        remaining_heads,
+    )
 
     labelled = labelled_model(folder, file, **given)
     importance, remaining = measure(labelled), remaining_heads(labelled.model)
@@ -136,7 +140,7 @@ def _measure(folder: Path, file: Path, measure: Any, settings: HeadsSettings, gi
 
 def _prune(folder: Path, file: Path, output: Path, settings: HeadsSettings, given: Any) -> None:
     from ownbert.files.folders import writing
-    from ownbert.inspect.heads.pruning import Pruning, PruningRound, draw_rounds
+    from ownbert.inspect.pruning import Pruning, PruningRound, draw_rounds
     from ownbert.train.watch.metric_names import shown_name
 
     def show(measured: PruningRound) -> None:

@@ -36,8 +36,7 @@ def runs(
     from rich.console import Console
 
     from ownbert.exceptions import InputError
-    from ownbert.inspect.run_list.run_summary import find_runs
-    from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
+    from ownbert.inspect.run_list import draw, find_runs, runs_csv, show_runs
 
     if json and csv:
         raise InputError("--json and --csv cannot be combined; use one of them")

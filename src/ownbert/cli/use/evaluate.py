@@ -101,8 +101,7 @@ def evaluate(
     from ownbert.files.folders import refuse_foreign
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
     from ownbert.inference.predict import evaluate as run
-    from ownbert.inspect.ranking_curves import RANKING_CURVES, draw_ranking
-    from ownbert.inspect.risk_page import write_risk_page
+    from ownbert.inspect.result_pages import RANKING_CURVES, draw_ranking, write_risk_page
     from ownbert.train.device import keep_memory
 
     keep_memory()

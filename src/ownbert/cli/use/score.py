@@ -89,7 +89,7 @@ def score(
     from ownbert.inference.scoring.normal_profile import NORMAL
     from ownbert.inference.scoring.score import ScoredRows
     from ownbert.inference.scoring.score import score as run
-    from ownbert.inspect.explain.score_page import MostUnusual
+    from ownbert.inspect.explain.explanation_pages import MostUnusual
     from ownbert.train.device import keep_memory
 
     keep_memory()

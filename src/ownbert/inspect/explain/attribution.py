@@ -13,7 +13,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch
 from ownbert.checks import known
 from ownbert.exceptions import InputError
-from ownbert.inspect.observing import evaluating, require_layers
+from ownbert.inspect.internals.observing import evaluating, require_layers
 from ownbert.nn.context import AsPacked
 from ownbert.nn.model import Model
 

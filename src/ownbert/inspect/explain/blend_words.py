@@ -14,7 +14,7 @@ import numpy as np
 
 from ownbert.inference.blend import Blend
 from ownbert.inference.opened_blend import OpenedBlend, score_all
-from ownbert.inspect.explain.input_words import Word
+from ownbert.inspect.explain.explanation import Word
 from ownbert.inspect.explain.methods import OCCLUSION, method_named
 from ownbert.inspect.explain.targets import chosen_labels, likeliest
 from ownbert.tasks.classification import SingleLabelTask

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.batches.batch import Example
+from ownbert.batches.example import Example
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.checkpoint.description import generator_in
 from ownbert.checks import known
@@ -23,8 +23,9 @@ from ownbert.inference.opened import Networks, Opened, average
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.blend_words import BlendWords, LinearShares, answers_linearly
-from ownbert.inspect.explain.explanation import ExplainedRow, Explanation
-from ownbert.inspect.explain.input_words import (
+from ownbert.inspect.explain.explanation import (
+    ExplainedRow,
+    Explanation,
     Word,
     in_one_text,
     rows_of,
@@ -35,7 +36,7 @@ from ownbert.inspect.explain.input_words import (
 )
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, probability, targets_of
-from ownbert.inspect.internals.head_choice import ALL_HEADS, HeadChoice
+from ownbert.inspect.internals.attention_weights import ALL_HEADS, HeadChoice
 from ownbert.inspect.internals.observation import (
     BUDGET,
     LayerQuestion,
@@ -43,7 +44,7 @@ from ownbert.inspect.internals.observation import (
     masked_question,
     observe,
 )
-from ownbert.inspect.observing import masked_words, require_room, text_ids
+from ownbert.inspect.internals.observing import masked_words, require_room, text_ids
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.classification import SingleLabelTask

@@ -1,15 +1,44 @@
-"""Explanations of predictions. U words of a row."""
+"""Explanations of predictions, and the words of an input with the positions of their tokens.
+
+U words of a row, T tokens of an example.
+"""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.inspect.explain.input_words import Word
+from ownbert.exceptions import InputError
+from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.targets import Target
+from ownbert.tables.columns import read_texts
+from ownbert.tasks.rows import Row
+from ownbert.text.character_spans import span_in
+from ownbert.text.sentences import split_sentences
+from ownbert.text.tokenizer import Tokenizer
+
+_BYTES = np.dtype(np.int64).itemsize
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word in a row's texts, or a longer span.
+
+    Args:
+        text: index of the text in the row.
+        start: first character of the span.
+        end: end of the span, exclusive.
+        positions: positions of all its tokens in the example, in all windows that contain it.
+    """
+
+    text: int
+    start: int
+    end: int
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -110,3 +139,145 @@ class ExplainedRow:
         """The explanation of a target by values, their gap and the most probable answers."""
         words = tuple(self.words)
         return Explanation(self.number, self.texts, target, probability, method, words, *found)
+
+
+def words_of(
+    example: Example, texts: Sequence[str], tokenizer: Tokenizer, *, are_words: bool = False
+) -> list[Word]:
+    """The words of a row that the model sees, in order; truncated words are missing.
+
+    Texts are located in the example by their ids, so this works for all tasks.
+
+    Args:
+        example: the encoded row.
+        texts: texts of the row.
+        tokenizer: tokenizer of the example.
+        are_words: whether the texts are the words of one text (tagging).
+    """
+    encodings = tokenizer.encodings(list(texts))
+    tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
+    if are_words:
+        tokens = [[token for text_tokens in tokens for token in text_tokens]]
+    known = [encoding.ids for encoding in encodings]  # each access creates a new list
+    ids = [
+        np.asarray([known[t][i] for t, i in text_tokens], dtype=np.int64).tobytes()
+        for text_tokens in tokens
+    ]
+    places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
+    used: set[tuple[int, int]] = set()
+    for start, stretch in _segments(example, tokenizer):
+        number, first = _locate(ids, stretch, used)
+        if number is None:
+            continue
+        used.add((number, first))
+        for i, token in enumerate(tokens[number][first : first + len(stretch)]):
+            places.setdefault(token, []).append(start + i)
+    numbers, spans = [e.word_ids for e in encodings], [e.offsets for e in encodings]
+    words: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (text, word) -> its tokens
+    for text, token in sorted(places):
+        word = 0 if are_words else numbers[text][token]
+        words.setdefault((text, token if word is None else word), []).append((text, token))
+    all_words: list[Word] = []
+    for (text, _), text_words in words.items():
+        offsets = [spans[text][token] for _, token in text_words]
+        start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
+        start, end = span_in(texts[text], start, end)
+        positions = sorted(p for token in text_words for p in places[token])
+        word = Word(text, start, end, tuple(positions))
+        # A combining accent that is a separate token belongs to its letter.
+        follows = all_words and all_words[-1].text == text and start < all_words[-1].end
+        all_words[-1:] = [joined([all_words[-1], word])] if follows else [*all_words[-1:], word]
+    return all_words
+
+
+def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word], str]:
+    """Join texts that are words into one text; return the words as spans in it, and the text."""
+    starts = np.cumsum([0, *(len(text) + 1 for text in texts)]).tolist()
+    moved = [
+        Word(0, starts[word.text] + word.start, starts[word.text] + word.end, word.positions)
+        for word in words
+    ]
+    return moved, " ".join(texts)
+
+
+def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
+    """Merge words into the sentences that contain them."""
+    sentences: list[Word] = []
+    for number, text in enumerate(texts):
+        end = 0
+        for sentence in split_sentences(text):
+            start = text.find(sentence, end)
+            start, end = (end if start < 0 else start), max(start, end) + len(sentence)
+            inside = [w for w in words if w.text == number and start <= w.start < end]
+            if inside:
+                sentences.append(joined(inside))
+    return sentences
+
+
+def segments_of(words: Sequence[Word], most: int) -> list[list[int]]:
+    """Indices of words in up to ``most`` segments of similar length."""
+    return [part.tolist() for part in np.array_split(np.arange(len(words)), min(most, len(words)))]
+
+
+def joined(words: Sequence[Word]) -> Word:
+    """Merge neighbouring words of a text into one span."""
+    positions = sorted(p for word in words for p in word.positions)
+    return Word(words[0].text, words[0].start, words[-1].end, tuple(positions))
+
+
+def _segments(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
+    """The segments of ids between special tokens, with their positions in the example."""
+    borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
+    ends = set(np.cumsum(example.lengths).tolist())
+    segments, start = [], 0
+    for position, index in enumerate([*example.token_ids.tolist(), tokenizer.sep_id]):
+        if index in borders or position in ends:
+            if position > start:
+                segments.append((start, example.token_ids[start:position]))
+            start = position + (index in borders)
+    return segments
+
+
+def _locate(
+    texts: Sequence[bytes], stretch: np.ndarray, used: set[tuple[int, int]]
+) -> tuple[int | None, int]:
+    """Find a segment in the texts, preferably in an unused text: return the index of the text and
+    of the first token; None if no text contains the segment."""
+    needle, first_place = stretch.astype(np.int64).tobytes(), (None, 0)
+    for number, text in enumerate(texts):
+        start = text.find(needle)
+        while start >= 0:
+            place = (number, start // _BYTES)
+            if start % _BYTES == 0:
+                if place not in used:
+                    return place
+                first_place = place if first_place[0] is None else first_place
+            start = text.find(needle, start + 1)
+    return first_place
+
+
+def text_rows(data: Any, text_column: str | None) -> Iterator[Row]:
+    """Yield texts, or those of a file, as rows for models without a task."""
+    if isinstance(data, Path):
+        data = read_texts(data, text_column=text_column)
+    texts = [data] if isinstance(data, str) else data
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"a text is needed, not {type(text).__name__}")
+        yield Row(number, (text,))
+
+
+def skipped_warning(count: int) -> str:
+    """A warning about texts that have no explanation."""
+    return (
+        f"texts without words, which have no explanation: {count:,}; the row of an explanation is "
+        "the number of its text, from 0"
+    )
+
+
+def rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
+    """Rows of the predictor's task: a list of them, or data in any form that it accepts."""
+    if isinstance(data, Path):
+        return predictor.task.stream(data)  # of a large file only the first rows may be needed
+    are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
+    return data if are_rows else predictor.rows(data)

@@ -13,6 +13,7 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 
 from ownbert.exceptions import InputError
+from ownbert.figures import plotted
 from ownbert.inference.compute import Say, say_each
 from ownbert.inspect.explain.blend_words import LinearShares
 from ownbert.inspect.explain.explain import Explainer
@@ -33,6 +34,7 @@ RANDOM = "random order"
 # Fast methods; exact Shapley values of ten segments take a thousand passes.
 USUAL = tuple(name for name in METHODS if name != "shapley")
 _FEWEST_WORDS = 4
+_TITLES = {"comprehensiveness": "without the top words", "sufficiency": "with only the top words"}
 
 
 @dataclass(frozen=True)
@@ -184,3 +186,16 @@ def faithfulness_table(results: Mapping[str, Faithfulness]) -> list[str]:
             set_cell_size(translated(name), width) + "".join(f"  {cell:>17}" for cell in cells)
         )
     return lines
+
+
+def draw_curves(curves: Mapping[str, Faithfulness], path: Path) -> None:
+    """Plot the drop of the prediction by the share of masked and of kept words."""
+    with plotted(path, 10, 4, len(_TITLES), sharey=True) as axes:
+        for axis, (attribute, title) in zip(axes, _TITLES.items(), strict=True):
+            for name, each in curves.items():
+                style = {"color": "0.5", "linestyle": "--"} if name == RANDOM else {}
+                means = getattr(each, attribute).mean(0)
+                axis.plot([100 * share for share in SHARES], means, marker="o", label=name, **style)
+            axis.set(title=title, xlabel="words, %")
+        axes[0].set_ylabel("drop in probability")
+        axes[1].legend(fontsize=8, frameon=False)

@@ -21,9 +21,9 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.attribution import gradients_of, relevance, rollout
-from ownbert.inspect.explain.input_words import Word, segments_of
+from ownbert.inspect.explain.explanation import Word, segments_of
 from ownbert.inspect.explain.targets import Target
-from ownbert.inspect.observing import evaluating
+from ownbert.inspect.internals.observing import evaluating
 from ownbert.nn.model import Model
 
 # Tokens per forward pass; with gradients all activations are kept.

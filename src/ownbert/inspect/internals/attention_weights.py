@@ -1,4 +1,5 @@
-"""Attention weights compressed for a page: the largest weights of each token, one byte each.
+"""Attention weights of selected heads, compressed for a page: the largest weights of each token,
+one byte each.
 
 S tokens of a sequence, H heads of a layer, k kept weights per token.
 
@@ -8,7 +9,7 @@ Weights are collected layer by layer while the model runs, so that only one laye
 
 import zlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.batches.batch import Example, pack
-from ownbert.inspect.internals.head_choice import ChosenHeads, heads_by_layer
-from ownbert.inspect.observing import evaluating
+from ownbert.batches.batch import pack
+from ownbert.batches.example import Example
+from ownbert.exceptions import InputError
+from ownbert.inspect.internals.observing import evaluating, require_layers
+from ownbert.inspect.parameters import ranges
 from ownbert.nn.model import Model
 
 # Side of a head's thumbnail.
@@ -33,6 +36,8 @@ _BYTE = 255
 WORST_BYTES, BEST_BYTES = 2.0, 0.35
 # Other layers may fit up to this many times as many weights as the first layer.
 _MARGIN = 4
+# Selected heads by layer, both counted from 0.
+ChosenHeads = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -209,3 +214,46 @@ def attention_maps(
         model(batch, [], context=context)
     count = len(batch.layout.lengths)
     return [{layer: maps[layer][i] for layer in chosen} for i in range(count)]
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """Selection of attention heads.
+
+    Args:
+        layers: layers from 0, in any order; negative ones count from the end. None: all.
+        heads: heads from 0; None: all.
+    """
+
+    layers: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+
+    def of(self, model: Model) -> ChosenHeads:
+        """The selected heads of a model that are not pruned, by layer.
+
+        Raises:
+            InputError: a layer or head does not exist.
+        """
+        kept, chosen = heads_by_layer(model), self.layers
+        count = len(kept)
+        ends = range(-count, 0)
+        given = range(count) if chosen is None else chosen
+        layers = list(dict.fromkeys(n + count if n in ends else n for n in given))
+        require_layers(layers, count)
+        known = sorted({head for layer in layers for head in kept[layer]})
+        for head in self.heads or ():
+            if head not in known:
+                raise InputError(
+                    f"there is no head {head} in these layers; they have {ranges(known)}"
+                )
+        selected = known if self.heads is None else self.heads
+        return {layer: [head for head in kept[layer] if head in selected] for layer in layers}
+
+
+ALL_HEADS = HeadChoice()
+
+
+def heads_by_layer(model: Model) -> tuple[tuple[int, ...], ...]:
+    """The heads of each layer that are not pruned; shared blocks count once per use."""
+    schedule = [block for block, _ in model.encoder.schedule()]
+    return tuple(tuple(block.attention.kept) for block in schedule)  # pyright: ignore

@@ -1,10 +1,11 @@
-"""The internals of a model on one example: attention, hidden states, and a prediction per layer.
+"""The internals of a model on one example: attention, hidden states, a prediction per layer; and
+the pages that show them.
 
 T tokens of an example, S tokens of one of its sequences, L layers, H heads, K head size, D hidden,
 C classes or vocabulary size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,16 +18,23 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.exceptions import InputError
 from ownbert.inference.fill_mask import masked_example
 from ownbert.inspect.internals.attention_weights import (
+    ALL_HEADS,
     BEST_BYTES,
+    SHARES,
     WORST_BYTES,
+    ChosenHeads,
+    HeadChoice,
     HeadWeights,
     WeightsCollector,
+    heads_by_layer,
     pack_heads,
+    packed_bytes,
     weights_per_token,
 )
-from ownbert.inspect.internals.head_choice import ALL_HEADS, ChosenHeads, HeadChoice, heads_by_layer
-from ownbert.inspect.observing import evaluating, masked_words
+from ownbert.inspect.internals.observing import evaluating, masked_words
+from ownbert.language import translated
 from ownbert.nn.model import Model
+from ownbert.pages import page
 from ownbert.text.tokenizer import Tokenizer
 
 # Bytes of the attention weights in a page, in base64.
@@ -305,3 +313,63 @@ def masked_question(tokenizer: Tokenizer, mask: int, token: int) -> LayerQuestio
         distribution,
         lambda index: tokenizer.tokens([index])[0],
     )
+
+
+def view_page(
+    template: str,
+    title: str,
+    data: Mapping[str, Any],
+    inside: Sequence[Observation | None],
+    **values: Any,
+) -> str:
+    """Fill in a template that extends ``view.html``.
+
+    Args:
+        template: path of the template.
+        title: title of the page.
+        data: data of its script.
+        inside: observation of each row, whose weights are added.
+        values: further variables of the template.
+    """
+    weights = [
+        (f"{row}.{head.sequence}.{head.layer}.{head.head}", packed)
+        for row, observed in enumerate(inside)
+        if observed is not None
+        for head, packed in zip(observed.weights, observed.packed, strict=True)
+    ]
+    return page(template, title=title, data=data, weights=weights, **values)
+
+
+def as_data(observation: Observation | None) -> dict[str, Any] | None:
+    """An observation as data for the script, without the weights; None for None."""
+    if observation is None:
+        return None
+    thumbnails = b"".join(head.thumbnail.tobytes() for head in observation.weights)
+    return {
+        "tokens": [list(row) for row in observation.tokens],
+        "heads": observation.heads,
+        "kept": [list(heads) for heads in observation.kept],
+        "layers": list(observation.layers),
+        "shown": [[head.sequence, head.layer, head.head] for head in observation.weights],
+        "shares": {"names": SHARES, "values": [head.shares for head in observation.weights]},
+        "peaks": [float(f"{head.peak:.5g}") for head in observation.weights],
+        "sides": [len(head.thumbnail) for head in observation.weights],
+        "thumbnails": packed_bytes(thumbnails),
+        "most": observation.most,
+        "norms": packed_bytes(np.ascontiguousarray(observation.norms, dtype="<f4").tobytes()),
+        "written": [
+            [None if np.isnan(x) else float(f"{x:.4g}") for x in layer]
+            for layer in observation.written.tolist()
+        ],
+        "answers": [
+            {
+                "name": each.name,
+                "probability": each.is_probability,
+                "values": [round(x, 5) for x in each.values],
+                "candidates": [[[n, round(p, 4)] for n, p in layer] for layer in each.candidates],
+                "settled": each.settled,
+            }
+            for each in observation.answers
+        ],
+        "note": translated(observation.note),
+    }

@@ -1,7 +1,17 @@
-"""A trace and its tables for a terminal: small matrices in full, corners of large ones."""
+"""A trace of self-attention: its matrices, the formula of each number in them, and tables for a
+terminal (small matrices in full, corners of large ones).
+
+Patterns of formulas are written here, for Python and for ``page.js``, which fills them in when a
+reader points at a number. In a pattern, r and c are the row and the column of the number; i and j
+are r divided by T and the remainder; ``a[r] . b[:][c]`` is the product of a row and a column.
+
+T tokens, D hidden, H heads, K head size.
+"""
 
 import base64
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,16 +25,138 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.files.writing import write_text
-from ownbert.inspect.internals.observation import Observation
-from ownbert.inspect.internals.page_parts import as_data, view_page
+from ownbert.inspect.internals.observation import Observation, as_data, view_page
+from ownbert.inspect.parameters import HeadColumns
 from ownbert.inspect.terminal_tables import facts_table, indented, open_table, plain_text
-from ownbert.inspect.trace.formula import formula_of, number, pattern_of
-from ownbert.inspect.trace.trace_steps import HeadSlice, TraceStep
 from ownbert.language import translated
 
 _ROWS = 10  # rows of a matrix that are printed
 _NAME = 10  # terminal cells of a row name, maximum of a column name
 _MORE = "…"
+# Larger matrices are written as float32 in base64, a third of the size of their digits.
+_DIGITS = 4096
+# Queries, keys and values, with their projection matrix and description.
+PROJECTIONS = {
+    "queries": ("query", "what each token looks for"),
+    "keys": ("key", "what each token is found by"),
+    "values": ("value", "what each token passes on"),
+}
+_MATRICES = ("query", "key", "value", "output")
+# Formulas of matrices by the kind of their derivation.
+_FORMULAS = {
+    "product": "{left} x {right}",
+    "add": "{left} + {right}",
+    "softmax": "softmax of each row of {left}",
+    "rotate": "rotated {key}",
+    "weigh": "{left}[i][j] x {right}[j]",
+}
+# Number of terms of a sum that are written out.
+_TERMS = 6
+# Above this score, the formula shows the subtraction of the maximum before exp.
+_LARGE = 20.0
+_PATTERNS = {
+    "given": "",
+    "product": "{left}[r] . {right}[:][c]",
+    "scale": "{left}[r][c] * {factor}",
+    "add": "{left}[r][c] + {right}[r][c]",
+    "weigh": "{left}[i][j] * {right}[j][c]",
+    "softmax": "{left}[r]",
+}
+# What follows the name and the value of the number that another is made of.
+_WORDS = {
+    "hide": "unless it is hidden",
+    "round": "rounded",
+    "rotate": "rotated with its pair by the position",
+}
+# A number, a row or a column of a matrix.
+_REFERENCE = re.compile(r"(\w+)\[(:|\d+)\](?:\[(\d+)\])?")
+Matrices = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """How each number of a step is computed from other steps, which are named by key.
+
+    Args:
+        kind: given; product (a row of ``left`` times a column of ``right``, or a row if ``turned``,
+            plus ``bias``, a single row); scale (by ``factor``); add; hide; softmax; round; rotate;
+            weigh (row i T + j: the share of row j of ``right`` in row i).
+    """
+
+    kind: str = "given"
+    left: str = ""
+    right: str = ""
+    turned: bool = False
+    bias: str = ""
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """A matrix of the trace.
+
+    Args:
+        key: name in formulas.
+        made: how its numbers are computed.
+        rows: names of the rows.
+        columns: names of the columns.
+        rule: right-hand side of the formula, if it does not follow from ``made``.
+    """
+
+    key: str
+    title: str
+    values: np.ndarray
+    meaning: str
+    made: Derivation = Derivation()
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rule: str = ""
+
+    @property
+    def formula(self) -> str:
+        """The formula of the matrix ("scores = queries x keys^T"), or its symbol."""
+        made = self.made
+        if not (rule := self.rule or _FORMULAS.get(made.kind, "")):
+            return _symbol(self.key)
+        text = rule.format(key=self.key, left=_symbol(made.left), right=_symbol(made.right))
+        return f"{self.key} = {text}{'^T' * made.turned}{' + bias' if made.bias else ''}"
+
+    @property
+    def shown_formula(self) -> str:
+        """The formula in the user's language; one that is just a key is unchanged."""
+        return self.formula if self.formula == self.key else translated(self.formula)
+
+    def as_json(self) -> dict[str, Any]:
+        """The step as JSON values; masked scores (minus infinity) are null."""
+        rows = self.values.tolist()
+        return {
+            "key": self.key,
+            "title": self.title,
+            "formula": self.formula,
+            "meaning": self.meaning,
+            "shape": list(self.values.shape),
+            "rows": list(self.rows),
+            "columns": list(self.columns),
+            "made": asdict(self.made),
+            "values": [[x if math.isfinite(x) else None for x in row] for row in rows],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSlice(HeadColumns):
+    """The rows and columns of a layer's matrices that belong to a head.
+
+    Args:
+        size: hidden size D.
+        width: H x K of the heads that are not pruned.
+        head_size: K.
+        heads: indices of the heads that are not pruned.
+    """
+
+    size: int
+    width: int
+    head_size: int
+    heads: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -165,10 +297,6 @@ def _cell(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}"
 
 
-# Larger matrices are written as float32 in base64, a third of the size of their digits.
-_DIGITS = 4096
-
-
 def write_page(
     trace: Trace, path: str | os.PathLike[str], *, inside: Observation | None = None
 ) -> None:
@@ -205,3 +333,107 @@ def _packed(step: TraceStep) -> dict[str, Any]:
         raw = np.ascontiguousarray(step.values, dtype="<f4").tobytes()
         values["values"] = base64.b64encode(raw).decode("ascii")
     return values
+
+
+def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:
+    """The scores (T, T) and, with a ``factor``, the scaled scores; ``size`` is the head size K."""
+    meaning = "row i: how well each key fits the query of token i"
+    made = Derivation("product", "queries", "keys", turned=True)
+    steps = [TraceStep("scores", "scores", scores, meaning, made)]
+    if factor is not None:
+        root = math.isclose(factor, size**-0.5)
+        rule = f"scores / sqrt({size})" if root else f"scores x {factor:g}"
+        meaning = "so that their spread does not grow with K" if root else "by qk_scale"
+        made = Derivation("scale", "scores", factor=factor)
+        steps.append(
+            TraceStep("scaled", "scaled scores", scores * factor, meaning, made, rule=rule)
+        )
+    return steps
+
+
+def weights_step(weights: np.ndarray, scores: str) -> TraceStep:
+    """The attention weights (T, T), the softmax of the step with the key ``scores``."""
+    meaning = "row i: what token i takes from each token; the row sums to 1"
+    made = Derivation("softmax", scores)
+    return TraceStep("weights", "attention weights", weights, meaning, made)
+
+
+def _symbol(key: str) -> str:
+    return f"W_{key}" if key in _MATRICES else key
+
+
+def pattern_of(step: TraceStep) -> str:
+    """The pattern of the formula of each number of a step; "" if the numbers are given."""
+    made = step.made
+    if (words := _WORDS.get(made.kind)) is not None:
+        return f"{made.left}[r][c] (=) {translated(words)}"
+    pattern = _PATTERNS[made.kind].replace("[:]", "" if made.turned else "[:]")
+    filled = pattern.format(left=made.left, right=made.right, factor=number(made.factor))
+    return filled + (f" + {made.bias}[0][c]" if made.bias else "")
+
+
+def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> str:
+    """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ..."."""
+    made, places = step.made, {"r": row, "c": column}
+    if made.kind == "weigh":
+        places["i"], places["j"] = divmod(row, len(matrices[made.right]))
+    pattern = re.sub(r"\[([rcij])\]", lambda at: f"[{places[at[1]]}]", pattern_of(step))
+    if made.kind == "softmax":
+        parts = _softmax(matrices[made.left][row], column)
+    elif "(=)" in pattern:
+        parts = [pattern.replace("(=)", f"({number(matrices[made.left][row, column])})")]
+    elif pattern:
+        parts = [pattern, " + ".join(_filled(term, matrices) for term in pattern.split(" + "))]
+    else:
+        parts = []
+    return " = ".join([f"{step.key}[{row}][{column}]", *parts, number(step.values[row, column])])
+
+
+def number(value: float) -> str:
+    """Format with up to four decimals, or with the order of magnitude instead of zero."""
+    if not math.isfinite(value):
+        return translated("hidden")
+    if value and abs(value) < 5e-5:
+        return f"{value:.0e}".replace("e-0", "e-")
+    text = f"{value:.4f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _filled(term: str, matrices: Matrices) -> str:
+    """A term with numbers for its references; a product of two vectors is written as a sum."""
+
+    def values(match: re.Match[str]) -> Any:
+        matrix, first, second = matrices[match[1]], match[2], match[3]
+        if first == ":":
+            return matrix[:, int(second)]
+        return matrix[int(first)] if second is None else matrix[int(first), int(second)]
+
+    if " . " in term:
+        left, right = map(values, _REFERENCE.finditer(term))
+        return _sum([f"{_signed(a)}*{_signed(b)}" for a, b in zip(left, right, strict=True)])
+    return _REFERENCE.sub(lambda found: _signed(values(found)), term)
+
+
+def _softmax(scores: np.ndarray, column: int) -> list[str]:
+    top = float(scores.max())
+    off = top if abs(top) > _LARGE else 0.0
+    less = f" - {number(top)}" if off > 0 else f" + {number(-top)}" if off else ""
+    exps = [f"exp({number(s)}{less})" if np.isfinite(s) else "0" for s in scores]
+    powers = np.exp(scores - off)
+    divided = f"{_figure(powers[column])} / {_figure(powers.sum())}"
+    return [f"{exps[column]} / ({_sum(exps)})", divided]
+
+
+def _sum(terms: Sequence[str]) -> str:
+    if len(terms) <= _TERMS:
+        return " + ".join(terms)
+    left = translated(f"{len(terms) - _TERMS + 2} more")
+    return f"{' + '.join(terms[: _TERMS - 2])} + ... ({left})"
+
+
+def _signed(value: float) -> str:
+    return f"({number(value)})" if value < 0 and math.isfinite(value) else number(value)
+
+
+def _figure(value: float) -> str:
+    return number(value) if abs(value) < 1e6 else f"{value:.3e}".replace("e+0", "e+")

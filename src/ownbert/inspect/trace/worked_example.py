@@ -14,10 +14,10 @@ from ownbert import limits
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.files.npz_files import open_npz
-from ownbert.inspect.trace.trace import Trace
-from ownbert.inspect.trace.trace_steps import (
+from ownbert.inspect.trace.trace import (
     PROJECTIONS,
     Derivation,
+    Trace,
     TraceStep,
     score_steps,
     weights_step,

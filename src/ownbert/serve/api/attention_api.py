@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.inspect.internals.attention_weights import attention_maps
-from ownbert.inspect.internals.head_choice import ChosenHeads
+from ownbert.inspect.internals.attention_weights import ChosenHeads, attention_maps
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 

@@ -15,13 +15,13 @@ import ownbert
 from ownbert import InputError
 from ownbert.batches.batch import from_padded
 from ownbert.config.encoder import EncoderConfig
-from ownbert.inspect.heads.importance import (
+from ownbert.inspect.pruning import (
+    Pruning,
     gradient_importance,
     labelled_model,
     masking_importance,
     remaining_heads,
 )
-from ownbert.inspect.heads.pruning import Pruning
 from ownbert.nn.model import Model
 from support.cli import run_cli
 from support.plots import matplotlib_installed

@@ -11,8 +11,8 @@ import pytest
 
 from ownbert import InputError, Predictor
 from ownbert.checkpoint import save
-from ownbert.inspect.errors.analysis import analyse_errors, as_lines
-from ownbert.inspect.errors.judgement import NONE, judge_answers
+from ownbert.inspect.error_analysis import analyse_errors, as_lines
+from ownbert.inspect.error_judgement import NONE, judge_answers
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.tables.squad import GoldAnswer
 from ownbert.tasks.question_answering.answer import PredictedAnswer, QuestionRow

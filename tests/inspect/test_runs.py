@@ -15,9 +15,8 @@ import yaml
 from rich.cells import cell_len
 
 from ownbert import InputError
-from ownbert.inspect.run_list import run_table
-from ownbert.inspect.run_list.run_summary import differing, find_runs, read_run
-from ownbert.inspect.run_list.run_table import draw, runs_csv, show_runs
+from ownbert.inspect import run_list
+from ownbert.inspect.run_list import differing, draw, find_runs, read_run, runs_csv, show_runs
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
@@ -302,8 +301,8 @@ def test_all_runs_in_one_picture(runs: Path, tmp_path: Path, plots: None):
 
 def test_both_kinds_of_runs_may_have_one_metric(runs: Path, monkeypatch: pytest.MonkeyPatch):
     drawn: dict[str, Any] = {}
-    monkeypatch.setattr(run_table, "figure_class", lambda: None)
-    monkeypatch.setattr(run_table, "draw_runs", lambda path, panels: drawn.update(panels))
+    monkeypatch.setattr(run_list, "figure_class", lambda: None)
+    monkeypatch.setattr(run_list, "draw_runs", lambda path, panels: drawn.update(panels))
     some = [replace(run, last={"loss": 1.0}) for run in find_runs(runs).runs]
     draw(some, runs / "all.png")
     assert {metric: [*drawn[metric]] for metric in drawn} == {"loss": ["a", "deep/b", "c"]}

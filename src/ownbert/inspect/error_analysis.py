@@ -20,7 +20,7 @@ from ownbert.inference.embedding.embedding_outputs import of_length_one
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend
-from ownbert.inspect.errors.judgement import JUDGES, Named, WrongPrediction
+from ownbert.inspect.error_judgement import JUDGES, Named, WrongPrediction
 from ownbert.inspect.explain.blend_words import CONTRIBUTIONS, LinearShares
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.language import translated

@@ -17,7 +17,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
-from ownbert.inspect.observing import evaluating, observing_attend, text_batch
+from ownbert.inspect.internals.observing import evaluating, observing_attend, text_batch
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 
@@ -95,7 +95,6 @@ _STEPS = (
 _IN_SCORES = ("relative_key", "relative_key_query", "alibi", "relative_buckets", "transformer_xl")
 # Length of the source text for a decoder with cross attention, in tokens.
 _SOURCE = 5
-
 Sizes = tuple[int, ...]
 Observed = dict[tuple[str, str], Sizes]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert import InputError, Predictor
-from ownbert.inspect.errors.analysis import analyse_errors, as_lines
+from ownbert.inspect.error_analysis import analyse_errors, as_lines
 from support.cli import run_cli
 from support.tiny import made
 

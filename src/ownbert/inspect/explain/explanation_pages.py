@@ -1,17 +1,35 @@
-"""Explanations as a PNG image: each prediction with probabilities and its coloured text."""
+"""Explanations as an HTML page (coloured texts, selection of method and prediction, and the model's
+internals), as a page of the most unusual scored texts, and as a PNG image.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from heapq import heappush, heappushpop
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from ownbert.exceptions import InputError
 from ownbert.figures import DPI, figure_class, save_figure
+from ownbert.files.writing import write_text
 from ownbert.fonts import fonts_for
-from ownbert.inspect.explain.explanation import Explanation
+from ownbert.inference.scoring.score import ScoredText
+from ownbert.inspect.explain.explanation import Explanation, Word
+from ownbert.inspect.internals.observation import Observation, as_data, packed_bytes, view_page
+from ownbert.language import translated
 
+# Larger pages take long to open.
+_MOST_BYTES = 50_000_000
+# Maximum side of an image in pixels; larger images only make the page larger.
+_SIDE = 512
+# Method name of these explanations; the page uses another scale for it.
+SURPRISAL = "surprisal"
+# Maximum texts on the page.
+_MOST = 200
 # Pixels: width, margin, height of a line and of a word's background, and gap between blocks.
 _WIDTH, _MARGIN, _LINE, _WORD, _GAP = 1000, 24, 27, 22, 16
 _POINTS = 11  # font size
@@ -23,8 +41,103 @@ _BAR = 90  # pixels for a probability of 1
 # Line breaks are allowed between words, and around characters of scripts without spaces.
 _PIECES = re.compile(r"\s+|[\u1100-\u11ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]|[^\s\u1100-\u11ff"
                      r"\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+")  # fmt: skip
+
+
 _UNKNOWN = "?"
 _MEASURED = 400  # maximum measured characters of a word, more than a line
+
+
+def write_page(
+    explanations: Sequence[Explanation],
+    path: Path,
+    *,
+    title: str,
+    inside: Sequence[Observation | None] = (),
+    pixels: Sequence[np.ndarray] = (),
+) -> None:
+    """Write a page of explanations atomically.
+
+    Args:
+        explanations: explanations by one or several methods; those of the same row are consecutive.
+        path: file to write.
+        title: title of the page.
+        inside: internals of the model for each row.
+        pixels: for image rows, (height, width, channels) from 0 to 1 for each image.
+
+    Raises:
+        InputError: there is nothing to show, or the page would be too large to open.
+    """
+    rows = [
+        [each.to_dict() for each in group]
+        for _, group in groupby(explanations, key=lambda each: each.row)
+    ]
+    if not rows:
+        raise InputError("there is nothing to show on a page: no words, or nothing found in them")
+    observed = [*inside, *[None] * (len(rows) - len(inside))]
+    pictures = [picture_data(each) for each in pixels]
+    data = {"rows": rows, "inside": [*map(as_data, observed)], "pictures": pictures}
+    page = view_page("inspect/explain/page.html", title, {"title": title, **data}, observed)
+    if len(page) > _MOST_BYTES:
+        raise InputError(
+            f"the page would have {len(page) / 1e6:,.0f} MB; explain fewer rows, or use --by "
+            "sentence"
+        )
+    write_text(path, page)
+
+
+def picture_data(pixels: np.ndarray) -> dict[str, Any]:
+    """An image for a page's script: its size, and RGB bytes."""
+    step = max(1, -(-max(pixels.shape[:2]) // _SIDE))
+    small = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32)).permute(2, 0, 1)
+    if step > 1:
+        small = torch.nn.functional.avg_pool2d(small, step, ceil_mode=True)
+    colours = small.expand(3, -1, -1) if len(small) == 1 else small
+    raw = (255 * colours.permute(1, 2, 0)).round().byte().contiguous().numpy()
+    height, width = raw.shape[:2]
+    return {"width": width, "height": height, "pixels": packed_bytes(raw.tobytes())}
+
+
+class MostUnusual:
+    """Keeps the texts with the highest scores among all texts that it is called with.
+
+    Attributes:
+        count: number of texts.
+        flagged: number of flagged texts; None without a profile of normal texts.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, int, ScoredText]] = []
+        self.count, self.flagged = 0, None
+
+    def __call__(self, scored: ScoredText) -> None:
+        """Add a text, and drop the least unusual one if there are too many."""
+        self.count += 1
+        if scored.flag is not None:
+            self.flagged = (self.flagged or 0) + scored.flag
+        if scored.score is not None and scored.tokens:
+            add = heappush if len(self._kept) < _MOST else heappushpop
+            add(self._kept, (scored.score, -self.count, scored))
+
+    def write(self, path: Path, *, title: str) -> None:
+        """Write the page, most unusual text first.
+
+        Raises:
+            InputError: there were no texts.
+        """
+        kept = sorted(self._kept, reverse=True)
+        explanations = [_explained(-number - 1, scored) for _, number, scored in kept]
+        write_page(explanations, path, title=title)
+
+
+def _explained(row: int, scored: ScoredText) -> Explanation:
+    name = translated(f"row {row + 1:,}") if scored.id is None else str(scored.id)
+    found = ["surprisal"] if scored.flag is None else ["flagged" if scored.flag else "not flagged"]
+    target = "; ".join([f"{name}: {translated(found[0])}", *scored.reasons])
+    words = [Word(0, start, end, (i,)) for i, (start, end) in enumerate(scored.spans)]
+    values = np.array(scored.surprisals)
+    return Explanation(
+        row, (scored.text,), target, scored.score or 0.0, SURPRISAL, tuple(words), values
+    )
 
 
 def draw_explanations(explanations: Sequence[Explanation], path: Path, *, title: str) -> str | None:

@@ -1,4 +1,6 @@
-"""Measures memorisation of training texts: membership, canaries, rare tokens, copies."""
+"""Measures memorisation of training texts: membership, canaries, rare tokens, copies; and writes a
+model card's section on it.
+"""
 
 import html
 import math
@@ -14,9 +16,11 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.checks import between, list_of, record, whole
-from ownbert.exceptions import InputError, fields_repr
+from ownbert.exceptions import InputError, fields_repr, percent
 from ownbert.files.encodings import reads_encoding
+from ownbert.files.folders import is_ours
 from ownbert.files.json_files import read_json
+from ownbert.files.writing import write_text
 from ownbert.hub import model_folder
 from ownbert.inference.compute import Compute, Say
 from ownbert.inference.embedding.vector_files import as_inputs, records_of
@@ -25,8 +29,10 @@ from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws
 from ownbert.inference.scoring.score import ScoredText, Scorer, drawn
 from ownbert.inference.scoring.surprisal import surprisals
+from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import CANARIES
+from ownbert.run.model_card import CARD, cell, table
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import auroc
@@ -45,6 +51,13 @@ _FEWEST = 20
 _CANARY = {"ids": list_of(whole(0, limits.VOCABULARY)), "times": whole(1, limits.COUNT)}
 _CANARIES = list_of(record(_CANARY, required=tuple(_CANARY)), most=1000)
 _CHECK = record({"canaries": _CANARIES}, required=("canaries",))
+# Number of consecutive words or Chinese characters that count as a copy.
+_RUN = 8
+_ENDINGS = (".md", ".html", ".txt", ".json", ".jsonl", ".csv")
+# Skipped files: vocabularies, number tables, and files above this size (bytes).
+_OTHER_TEXTS = {"vocab.txt", "tokenizer.json", "merges.txt"}
+_MOST_BYTES = 50_000_000
+_TITLE = "Memory of the training texts"
 
 
 @dataclass(frozen=True)
@@ -306,14 +319,6 @@ def _rare(
     return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)
 
 
-# Number of consecutive words or Chinese characters that count as a copy.
-_RUN = 8
-_ENDINGS = (".md", ".html", ".txt", ".json", ".jsonl", ".csv")
-# Skipped files: vocabularies, number tables, and files above this size (bytes).
-_OTHER_TEXTS = {"vocab.txt", "tokenizer.json", "merges.txt"}
-_MOST_BYTES = 50_000_000
-
-
 def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
     """Count the texts that each file of a folder quotes, by eight consecutive words.
 
@@ -348,3 +353,49 @@ def _shown(path: Path) -> str:
 def _runs(text: str) -> Iterator[tuple[str, ...]]:
     words = re.findall(rf"[\u3400-\u9fff]|(?:[^\W_\u3400-\u9fff][{marks()}]*)+", text.lower())
     return (tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1))
+
+
+def lines(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Yield the results as names and values, without any text."""
+    membership = audit.membership
+    name = f"training texts separated from held-out texts by their {membership.score} (AUROC)"
+    yield translated(name), f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})"
+    yield (
+        translated("training texts detected, at a false positive rate of 1% on held-out texts"),
+        f"{percent(membership.found)}",
+    )
+    for times in sorted({canary.times for canary in audit.canaries}):
+        exposures = [canary.exposure for canary in audit.canaries if canary.times == times]
+        of = f"sequences planted {times:,} x ({len(exposures):,} of them; 10 bits at most)"
+        yield translated(f"mean exposure of {of}"), f"{sum(exposures) / len(exposures):.1f}"
+    if audit.rare is not None:
+        rare = audit.rare
+        shares = (
+            ("rare tokens of training texts reproduced", rare.given_back, rare.count),
+            ("rare tokens of held-out texts reproduced", rare.of_held_out, rare.held_out),
+        )
+        for name, share, count in shares:
+            yield translated(name), f"{percent(share)}" if count else translated("no rare tokens")
+    for name, count in audit.copies.items():
+        yield translated(f"training texts with a part in {name}"), f"{count:,}"
+
+
+def add_to_card(folder: Path, audit: Audit) -> str | None:
+    """Add the section to the README.md of a folder, or replace the existing one.
+
+    Returns:
+        A warning or None.
+    """
+    path = folder / CARD
+    if not path.exists() or not is_ours(path):
+        return f"{folder} has no model card written by ownbert; no section was added"
+    title, versions = f"## {translated(_TITLE)}", f"## {translated('Versions')}"
+    rows = [(cell(name), value) for name, value in lines(audit)]
+    advice = "\n".join(f"- {translated(sentence)}" for sentence in audit.advice())
+    section = f"{title}\n\n{table(('', ''), rows)}\n\n{advice}\n\n"
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(rf"(?ms)^{re.escape(title)}\n.*?(?=^## |\Z)", "", text)
+    place = text.rfind(f"{versions}\n")
+    place = len(text) if place < 0 else place
+    write_text(path, text[:place] + section + text[place:])
+    return None

@@ -1,1 +1,0 @@
-"""Audits of training-data memorisation."""

@@ -1,1 +1,0 @@
-"""Error analysis of classifiers: confident mistakes, failing groups, likely label errors."""

@@ -1,1 +1,0 @@
-"""Importance of attention heads, pruning, and the score after pruning."""

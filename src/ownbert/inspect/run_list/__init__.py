@@ -1,1 +1,0 @@
-"""Comparison of all runs inside a folder."""
