@@ -126,22 +126,3 @@ def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:
     elif keep is not None and theirs.shape[:2] == keep.shape:
         ours, theirs = ours[keep], theirs[keep]
     assert_close(ours, theirs)
-
-
-def same(theirs: Any, ours: Any, **extra: Any) -> None:
-    given = padded(ours.model_type) | extra
-    with torch.no_grad():
-        close(ours(**given)[0], theirs(**given)[0], given["attention_mask"].bool())
-
-
-def assert_gaps_count_alike(model_type: str, ours: Any, theirs: Any) -> None:
-    """Padding in front, in the middle and behind leaves the tokens with the same vectors."""
-    given = padded(model_type, (3, 12))
-    given["attention_mask"][:] = 1
-    given["attention_mask"][0, :3] = 0
-    given["attention_mask"][1, 4:6] = 0
-    given["attention_mask"][2, 10:] = 0
-    with torch.no_grad():
-        found, expected = ours(**given)[0], theirs(**given)[0]
-    keep = given["attention_mask"].bool()
-    assert_close(found[keep], expected[keep])

@@ -2,6 +2,7 @@
 draw what it lacks, and nothing else."""
 
 import copy
+import json
 import pickle
 import re
 import warnings
@@ -19,6 +20,7 @@ from ownbert.families import FAMILIES
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import truncated_normal_
 from support.floats import assert_close
+from support.opened_files import opened
 from support.padded_models import sizes
 
 ARCHITECTURES = [(f.model_type, name) for f in FAMILIES.values() for name in f.architectures]
@@ -193,3 +195,32 @@ def test_weights_that_are_not_numbers_are_refused(folder: Path):
     for read in (ownbert.load, ownbert.BertForMaskedLM.from_pretrained):
         with pytest.raises(InputError, match=f"{name} contains values that are not finite"):
             read(folder)
+
+
+def test_an_index_of_weights_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    weights, part = folder / "model.safetensors", folder / "model-00001-of-00001.safetensors"
+    names = dict.fromkeys(load_file(weights), part.name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    weights.rename(part)
+    counts = opened(lambda: ownbert.load(folder), monkeypatch)
+    assert counts["model.safetensors.index.json"] == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_files_of_a_tokenizer_are_read_once(
+    named: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (folder / "source.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##do")
+    ownbert.BertTokenizer.from_pretrained(folder / "source.txt").save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    if not named:
+        del config["tokenizer_class"]
+        (folder / "config.json").unlink()
+    path.write_text(json.dumps(config))
+    counts = opened(lambda: ownbert.BertTokenizer.from_pretrained(folder), monkeypatch)
+    read = {name: count for name, count in counts.items() if name.endswith(".json")}
+    assert read.pop("tokenizer_config.json") == read.pop("tokenizer.json") == 1
+    assert set(read.values()) <= {1}
+    tokenizer = ownbert.BertTokenizer.from_pretrained(folder)
+    assert tokenizer("undo")["input_ids"] == [2, 5, 6, 3]

@@ -1,5 +1,6 @@
 """What newcomers get wrong: each mistake is one clear line."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import new_class
@@ -12,6 +13,7 @@ import transformers
 import ownbert
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
+from support.padded_models import sizes
 from support.tiny import TOKENIZER
 
 IDS = torch.full((3, 5), 7)
@@ -259,3 +261,41 @@ def test_the_former_folder_names_its_replacement():
         ) as caught:
             exec(line)
         assert "\n" not in str(caught.value)
+
+
+BATCH = torch.ones(1, 2)
+OF_FAMILIES = [
+    ("DebertaV2ForMaskedLM", {"head_mask": torch.ones(4)}, "has no argument 'head_mask'"),
+    ("DebertaV2Config", {"is_decoder": True}, "is_decoder is True; it must be False"),
+    ("DebertaV2Config", {"tie_word_embeddings": False}, "is False; it must be True"),
+    ("DebertaV2Config", {"pooler_hidden_size": 7}, "pooler_hidden_size is 7; it must be 1536"),
+    ("DebertaV2Config", {"attention_head_size": 7}, "attention_head_size is 7; it must be 64"),
+    ("DebertaV2Config", {"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd 'batch_norm' is not"),
+    ("DebertaV2Config", {"pos_att_type": "p2p|c2p"}, "pos_att_type 'p2p' is not known"),
+    ("DebertaV2Config", {"pos_att_type": [1]}, "pos_att_type is .*; it must be a list of"),
+    ("ModernBertModel", {"head_mask": torch.ones(4)}, "has no argument 'head_mask'"),
+    ("ModernBertModel", {"token_type_ids": IDS}, "no argument 'token_type_ids'"),
+    ("ModernBertModel", {"cu_seqlens": BATCH}, "cu_seqlens is not supported: use transformers"),
+    ("ModernBertModel", {"batch_size": 3}, "batch_size is not supported"),
+    ("ModernBertConfig", {"position_embedding_type": "alibi"}, "'alibi'; it must be 'absolute'"),
+    ("ModernBertConfig", {"is_decoder": True}, "is_decoder is True; it must be False"),
+    ("XLNetModel", {"mems": [IDS]}, r"mems is not supported: use transformers\.XLNetModel, with"),
+    ("XLNetModel", {"use_mems": True}, "use_mems is not supported: use transformers"),
+    ("XLNetModel", {"input_mask": IDS}, "input_mask is not supported: use transformers"),
+    ("XLNetModel", {"perm_mask": BATCH}, r"perm_mask has shape \(1, 2\); it must be \(3, 5, 5\)"),
+    ("XLNetModel", {"target_mapping": BATCH}, "it must be .3, predictions, 5."),
+    ("XLNetModel", {"token_type_ids": IDS + 1}, r"there are 8 segments, 0\.\.7"),
+    ("XLNetForQuestionAnswering", {}, r"this class is not supported: use transformers\.XLNetForQ"),
+    ("XLNetConfig", {"attn_type": "uni"}, "attn_type is 'uni'; it must be 'bi'"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "message"), OF_FAMILIES)
+def test_what_families_do_not_have(name: str, given: dict[str, Any], message: str):
+    kind = getattr(ownbert, name)
+    if not name.endswith("Config"):
+        given = {"input_ids": IDS, **given}
+        config = getattr(ownbert, re.split("Model|For", name)[0] + "Config")
+        kind = kind(config(**sizes(kind.family.model_type)))
+    with pytest.raises(InputError, match=message):
+        kind(**given)

@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-import ownbert
-from ownbert.exceptions import InputError
 from support.floats import assert_close
 from support.padded_models import close, pair
 
@@ -136,27 +134,3 @@ def test_gradients_reach_every_weight_of_both_streams():
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
-
-
-def test_what_it_cannot_do_is_refused():
-    _, base = pair("XLNetModel")
-    _, beam = pair("XLNetForQuestionAnswering")
-    wrong = [
-        (
-            lambda: base(IDS, mems=[IDS]),
-            r"mems is not supported: use transformers\.XLNetModel, with",
-        ),
-        (lambda: base(IDS, use_mems=True), "use_mems is not supported: use transformers"),
-        (lambda: base(IDS, input_mask=LEFT), "input_mask is not supported: use transformers"),
-        (lambda: beam(IDS), r"this class is not supported: use transformers\.XLNetForQuestionAnsw"),
-        (
-            lambda: base(IDS, perm_mask=LEFT),
-            r"perm_mask has shape \(3, 8\); it must be \(3, 8, 8\)",
-        ),
-        (lambda: base(IDS, target_mapping=LEFT), "it must be .3, predictions, 8."),
-        (lambda: base(IDS, token_type_ids=IDS), "there are 8 segments, 0..7"),
-        (lambda: ownbert.XLNetConfig(attn_type="uni"), "attn_type is 'uni'; it must be 'bi'"),
-    ]
-    for call, message in wrong:
-        with pytest.raises((InputError, AttributeError), match=message):
-            call()
