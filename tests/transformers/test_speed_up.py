@@ -469,6 +469,8 @@ def test_undo_and_copies():
     read = pickle.loads(pickle.dumps(fast))
     assert read.forward.__self__ is read
     _assert_same(theirs, read, given)
+    _assert_same(theirs, ownbert.speed_up(read), given)
+    assert _fast(read).calls == 1
     assert fast.state_dict().keys() == theirs.state_dict().keys()
     calls = _fast(fast).calls
     assert ownbert.speed_up(fast, undo=True) is fast
@@ -611,3 +613,33 @@ def test_autocast_is_as_precise_as_in_transformers(model_type: str, architecture
             error, our_error = ((x - value).abs().max() / size for x in (expected, ours))
             assert our_error < 2 * error + 0.01
     assert _fast(fast).calls == (0 if model_type == "modernbert" else 4)
+
+
+def test_the_loss_alone_of_a_large_vocabulary():
+    """The head and the loss are computed as in pretraining."""
+    theirs, fast = _pair("bert", "BertForMaskedLM", vocab_size=30_000)
+    ownbert.speed_up(fast, loss_only=True)
+    given = {**padded(theirs.config), "labels": padded(theirs.config)["input_ids"]}
+    given["labels"] = torch.where(given["attention_mask"].bool(), given["labels"], -100)
+    for model in (theirs, fast):
+        model.train()
+    parameters = {name: p.detach() for name, p in theirs.named_parameters()}
+    for precision in (torch.float32, torch.bfloat16):
+        found = []
+        for model in (theirs, fast):
+            with torch.autocast("cpu", precision, enabled=precision == torch.bfloat16):
+                found.append(_results(model, given)[1:])
+        ((expected, *_), gradients), ((loss, *_), ours) = found
+        close = CLOSE if precision == torch.float32 else {"atol": 0.02, "rtol": 0.02}
+        torch.testing.assert_close(loss, expected, **close)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(ours[name], gradient, **close)
+
+    def total(parameters: Any, model: Any) -> Tensor:
+        return torch.func.functional_call(model, parameters, (), given)["loss"]
+
+    expected, actual = (torch.func.grad(total)(parameters, model) for model in (theirs, fast))
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name], **CLOSE)
+    losses = [model.bfloat16()(**given).loss for model in (theirs, fast)]
+    assert losses[0].dtype == losses[1].dtype

@@ -81,7 +81,7 @@ class FastEncoder:
     def __call__(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result of ``model(*args, **kwargs)``; ``original`` is Transformers' forward pass."""
         try:
-            _require_plain_run()
+            require_plain_run()
             self._prepare(model, original)
             given = named(original, model, args, kwargs)
             result = self._compute(model, given)
@@ -153,7 +153,12 @@ class Form:
     normed: bool
 
 
-def _require_plain_run() -> None:
+def require_plain_run() -> None:
+    """Check that PyTorch runs in the ordinary way.
+
+    Raises:
+        NotSupported: it compiles, traces or transforms, or hooks are called for all modules.
+    """
     if torch.compiler.is_compiling():
         raise NotSupported("it is compiled")
     if torch.jit.is_tracing():  # pyright: ignore

@@ -2,18 +2,29 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import MethodType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
 from ownbert.nn.default_dtype import in_float32
-from ownbert.transformers.encoder_call import FastEncoder, named, unread_padding
+from ownbert.nn.fast.cross_entropy import cross_entropy
+from ownbert.nn.layers import linear
+from ownbert.transformers.adapters import NotSupported
+from ownbert.transformers.encoder_call import (
+    FastEncoder,
+    named,
+    require_plain_run,
+    unread_padding,
+)
 from ownbert.transformers.encoder_network import ENCODERS
 
 AnyModel = TypeVar("AnyModel")
@@ -173,8 +184,10 @@ def _replace(model: Any, run: Callable[..., Any]) -> None:
 
 
 def _is_ours(model: nn.Module) -> bool:
+    """Whether the forward pass in the attributes of a model is ours, or that of its class, which a
+    pickled model has."""
     function = getattr(model.__dict__["forward"], "__func__", None)
-    return getattr(function, "ownbert", False)
+    return getattr(function, "ownbert", False) or function is type(model).forward
 
 
 def _replica(self: Any) -> Any:
@@ -220,11 +233,49 @@ def _loss_only(model: Any, original: Callable[..., Any], args: Any, kwargs: Any)
     if not len(positions):
         return _with_heads(model, original, args, kwargs)
     given["labels"] = labels.flatten()[positions][None]  # pyright: ignore
-    with unread_padding(positions):
+    try:
+        require_plain_run()
+        head = _FastHead(len(positions))
+    except NotSupported:
+        head = nullcontext()
+    with unread_padding(positions), head:
         out = original(model, **given)
     if isinstance(out, tuple):
         return out[:1]
     return type(out)(**{name: value for name, value in out.items() if name != "logits"})
+
+
+class _FastHead(TorchFunctionMode):
+    """A context in which a head computes its products and its loss as ``ownbert pretrain`` does,
+    for M labelled positions: a step of a mini model takes a sixth less.
+
+    Args:
+        count: number of labelled positions M.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in (F.linear, F.cross_entropy) or types or len(args) < 2:
+            return func(*args, **kwargs)
+        x, other, *bias = args
+        if x.device.type != "cpu":
+            return func(*args, **kwargs)
+        if func is F.linear and x.shape[:2] == (1, self.count) and not kwargs:
+            return linear(x[0], other, *bias or [None])[None]
+        wide = x.dtype == torch.float32 or torch.is_autocast_enabled("cpu")
+        if func is F.cross_entropy and len(x) == self.count and wide and not bias:
+            reduction = kwargs.get("reduction", "mean")
+            changed = kwargs.get("weight") is not None or kwargs.get("label_smoothing")
+            if not changed and reduction in ("mean", "sum"):
+                total, _ = cross_entropy(x, other)
+                return total if reduction == "sum" else total / self.count
+        return func(*args, **kwargs)
 
 
 def _skips_padding(model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> bool:
