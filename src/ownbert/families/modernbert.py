@@ -35,13 +35,6 @@ def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
     return [*first, *labels_of(kinds), *_UNPADDED, *LAST]
 
 
-def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """For some heads, tuples contain neither hidden states nor attention weights."""
-    if kinds not in (("mlm",), ("classification",)):
-        return None
-    return tuple(named[name] for name in ("loss", "logits") if name in named)
-
-
 def _head(kind: str) -> HeadSpec:
     if kind == "mlm":
         return HeadSpec(kind)
@@ -231,6 +224,5 @@ MODERNBERT = Family(
     calls=Calls(
         _arguments,
         unsupported=("sliding_window_mask", *_UNPADDED),
-        as_tuple=_as_tuple,
     ),
 )

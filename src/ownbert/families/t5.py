@@ -9,7 +9,7 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
+from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
 from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed
 from ownbert.families.mapping.weight_map import Fuse, Rename, Rule, Tie, WeightMap, written_out
@@ -95,12 +95,6 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 _WORDS = "transformer.shared.weight"
 
 
-def _as_tuple(kinds: Kinds, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    if not kinds:
-        return None
-    return (*(named[name] for name in ("loss", "logits") if name in named), ())
-
-
 T5 = Family(
     model_type=MODEL_TYPE,
     weight_map=WeightMap(
@@ -168,7 +162,6 @@ T5 = Family(
     dropouts={"tokens": "classifier_dropout"},
     calls=Calls(
         partial(encoder_arguments, inputs=("head_mask", "inputs_embeds")),
-        as_tuple=_as_tuple,
         normed_states=True,
     ),
 )

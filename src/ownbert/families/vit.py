@@ -155,5 +155,5 @@ VIT = Family(
     reads=_reads,
     writes=_writes,
     required={"pooler_act": ("tanh",), "quantization_config": (None,)},
-    calls=Calls(_arguments, as_tuple=lambda kinds, named: named.to_tuple()),
+    calls=Calls(_arguments),
 )

@@ -228,7 +228,6 @@ XLNET = Family(
     calls=Calls(
         _arguments,
         unsupported=("mems", "use_mems", "input_mask"),
-        as_tuple=lambda kinds, named: named.to_tuple(),
         memory=True,
     ),
 )

@@ -203,21 +203,7 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
     loss = loss_of(call, values, given)
     fields = field_names(kinds, decoder=call.spec.decoder)
     named = ModelOutput(fields, {"loss": loss, **values})
-    return named if call.option(given, "return_dict") else _as_tuple(call, named)
-
-
-def _as_tuple(call: PaddedCall, named: ModelOutput) -> tuple[Any, ...]:
-    """The tuple for ``return_dict=False``, which differs slightly from the order of named
-    values."""
-    values = call.calls.as_tuple(call.kinds, named)
-    if values is not None or call.kinds:
-        return named.to_tuple() if values is None else values
-    # The cache precedes the hidden states, and a missing pooler output is None.
-    first = [named.last_hidden_state]
-    if call.spec.pooler:
-        first.append(named.pooler_output)
-    rest = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
-    return (*first, *(named[name] for name in rest if name in named))
+    return named if call.option(given, "return_dict") else named.to_tuple()
 
 
 def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:

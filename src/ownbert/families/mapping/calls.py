@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 # Kinds of the heads of a class.
 Kinds = tuple[str, ...]
@@ -54,8 +53,6 @@ class Calls:
         arguments: function from the kinds of the heads of a class, and whether it generates text,
             to the arguments of its forward pass.
         unsupported: arguments that only Transformers supports.
-        as_tuple: function from the kinds of the heads and the named outputs to the outputs for
-            ``return_dict=False``; None: all named outputs in order.
         loss_by_shape: whether the shape of the labels determines the classification loss.
         normed_states: whether the last of the hidden states is after the final norm.
         memory: whether Transformers returns hidden states of earlier tokens (XLNet).
@@ -63,7 +60,6 @@ class Calls:
 
     arguments: Callable[[Kinds, bool], Sequence[str]] = encoder_arguments
     unsupported: tuple[str, ...] = ()
-    as_tuple: Callable[[Kinds, Any], tuple[Any, ...] | None] = lambda kinds, named: None
     loss_by_shape: bool = False
     normed_states: bool = False
     memory: bool = False
