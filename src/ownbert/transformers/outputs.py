@@ -33,34 +33,30 @@ class ModelOutput(OrderedDict):
         return tuple(self.values())
 
 
-# Names of logits by kind of head.
-LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
-_BOTH_HEADS = ("loss", "prediction_logits", "{other}", "hidden_states", "attentions")
-_HEAD = ("loss", "logits", "hidden_states", "attentions")
-_CAUSAL = ("loss", "logits", "past_key_values", "hidden_states", "attentions", "cross_attentions")
-_SPAN = ("loss", "start_logits", "end_logits", "hidden_states", "attentions")
+_OTHER_LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
 _BASE = (
     *("last_hidden_state", "pooler_output", "hidden_states", "past_key_values", "attentions"),
     "cross_attentions",
 )
+_CAUSAL = ("loss", "logits", "past_key_values", "hidden_states", "attentions", "cross_attentions")
 
 
 def field_names(kinds: tuple[str, ...], *, decoder: bool) -> tuple[str, ...]:
     """Names of the outputs of a model with these heads, in the order of Transformers 4.57.6."""
-    if not kinds:
-        return _BASE
+    if not kinds or decoder:
+        return _CAUSAL if kinds else _BASE
+    return ("loss", *_logits_names(kinds), "hidden_states", "attentions")
+
+
+def _logits_names(kinds: tuple[str, ...]) -> tuple[str, ...]:
     if kinds == ("span",):
-        return _SPAN
-    if len(kinds) == 2:
-        return tuple(name.format(other=LOGITS[kinds[1]]) for name in _BOTH_HEADS)
-    return _CAUSAL if decoder else _HEAD
+        return "start_logits", "end_logits"
+    return ("prediction_logits", _OTHER_LOGITS[kinds[1]]) if len(kinds) == 2 else ("logits",)
 
 
 def logits_by_name(kinds: tuple[str, ...], logits: dict[str, Tensor]) -> dict[str, Tensor]:
     """Logits keyed by the names of ``field_names``."""
-    if kinds == ("span",):
-        start, end = logits["span"].unbind(-1)
-        return {"start_logits": start, "end_logits": end}
-    if len(kinds) == 2:
-        return {"prediction_logits": logits["mlm"], LOGITS[kinds[1]]: logits[kinds[1]]}
-    return {"logits": logits[kinds[0]]} if kinds else {}
+    if not kinds:
+        return {}
+    parts = logits["span"].unbind(-1) if kinds == ("span",) else [logits[kind] for kind in kinds]
+    return dict(zip(_logits_names(kinds), parts, strict=True))

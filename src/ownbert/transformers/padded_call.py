@@ -134,8 +134,7 @@ class PaddedCall:
             raise InputError(f"{self.architecture}: {name} is given twice")
         if len(args) > len(names):
             raise InputError(f"{self.architecture} has {len(names)} arguments, not {len(args)}")
-        older = {"next_sentence_label"} if self.kinds == ("nsp",) else set()
-        refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - older - {*names}, names)
+        refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - {*names}, names)
         return forward(self, model, {**by_position, **kwargs})
 
     def save(self, model: Model, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
@@ -355,8 +354,6 @@ def loss_of(call: PaddedCall, values: dict[str, Any], given: dict[str, Any]) -> 
         first, second = (v for name, v in values.items() if name.endswith("_logits"))
         sentence_loss = losses.cross_entropy(second, other, name)
         return losses.cross_entropy(first, labels) + sentence_loss
-    if kinds == ("nsp",) and labels is None:
-        labels = given.get("next_sentence_label")
     if not kinds or labels is None:
         return None
     logits = values["logits"]
