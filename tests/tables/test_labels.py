@@ -21,8 +21,10 @@ from ownbert.finetuning.arrays import labels_of
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.rows.labelled_rows import find_task
+from ownbert.tables import label_task
 from ownbert.tables.columns import ColumnNames, with_label_columns
-from ownbert.tables.labels import task_of_cells, text_list
+from ownbert.tables.label_task import task_of_cells
+from ownbert.tables.labels import text_list
 from ownbert.tables.memory import table_of
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.rows import Row
@@ -160,6 +162,18 @@ def test_lists_are_read_alike_as_lists_and_as_text(reading: Any, form: str, tmp_
     task, rows = read(data)
     assert task.name == name
     assert [row.target for row in rows[: len(first)]] == list(first)
+
+
+def test_every_decision_matters(monkeypatch: pytest.MonkeyPatch):
+    """Without any line of the table, some column is read for another task or without its note."""
+    columns = [labels for _, labels, *_ in (*READINGS, *LISTS)]
+    columns += [[*(f"{i / 8}" for i in range(60)), "1e999"], [*map(str, range(1, 716)), "unknown"]]
+    columns += [[f"{i}" for i in range(12)], [f"{i:03}" for i in range(30)]]
+    decisions = label_task._DECISIONS
+    whole = list(map(task_of_cells, columns))
+    for i in range(len(decisions) - 1):
+        monkeypatch.setattr(label_task, "_DECISIONS", decisions[:i] + decisions[i + 1 :])
+        assert list(map(task_of_cells, columns)) != whole, i
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "frame", "mapping"])

@@ -18,21 +18,12 @@ from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.missing_values import is_missing, is_missing_number, marks_missing
+from ownbert.tables.number_notation import NUMBER, STRAY_SHARE, decimal_numbers, stray_texts
 from ownbert.tables.tables import as_text
 
 # Separators of labels in a cell, those least likely to occur inside a label first.
 SEPARATORS = ("|", ";", ",")
 _NUMBERED = re.compile(r"[ \d]*")
-# Classes that are numbers are reported from this many.
-_NOTED_NUMERIC_CLASSES = 11
-# Integers with this many distinct values or more are classes only if they repeat this often, and
-# look like indices or codes.
-_MANY_NUMERIC_CLASSES, _REPEATED = 21, 3
-# Other texts among numbers are strays if they have at most this share of the rows, and the numbers
-# have this many distinct values or more.
-_STRAY, _AMONG_NUMBERS = 0.05, 21
-# Numbers with fractions are reported if there are at most this many distinct values.
-_FEW_NUMBERS = 2
 # From this number of rows, a column whose values are nearly all distinct (this share) is not a
 # label column.
 _FEWEST_DIFFERENT, _NEARLY_ALL = 20, 0.9
@@ -42,22 +33,13 @@ _MOST_ALIKE = 5
 _LONGEST_LIST = 1 << 20
 _MIDNIGHT = " 00:00:00"
 _TRUTH = {"true": "true", "false": "false"}
-# An identifier such as 001, unlike a number.
-_CODE = re.compile(r"0\d+", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+", re.ASCII)
-_THOUSANDS_AND_POINT = re.compile(_THOUSANDS.pattern + r"\.\d+", re.ASCII)
-# Numbers of which each may have a separator between thousands.
-_MAYBE_GROUPED = re.compile(r"[+-]?(0|[1-9]\d{0,2}(,\d{3})*)", re.ASCII)
-_UP_TO_THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})?)", re.ASCII)
 # A currency before a number; a currency, a percent sign or a short unit after it.
 _WITH_UNIT = re.compile(
     r"([$€£¥₩₹₽]|[A-Z]{3} )? ?[+-]?\d[\d.,]*"
     r"( ?[$€£¥₩₹₽%‰°]| ?°[CF]| [A-Za-zµ/²³]{1,5}| ?[\u4e00-\u9fff]{1,2})?"
 )
-# Whole numbers with a unit are reported from this many distinct values.
-_MANY_WITH_UNIT = 10
+# Numbers with a unit are reported from this many distinct values: with fractions, whole ones.
+_FEW_NUMBERS, _MANY_WITH_UNIT = 2, 10
 _ITEM = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"\[\](){}]+))\s*(,|(?=\s|['"]|$))""",
     re.DOTALL,
@@ -142,10 +124,10 @@ def single_labels(
         InputError: a row has no label, or several; with its location.
     """
     cells.refuse_missing(training=not known)
-    values, note = _as_lists(cells), ""
-    if size := _vector_size(values, cells.places):
+    values, note = as_lists(cells), ""
+    if size := vector_size(values, cells.places):
         values = _of_one_hot(cells, values, _vector_names(size, names))
-        note = _vector_message("one-hot", size)
+        note = vector_message("one-hot", size)
     else:
         values = [_only_item(value, i, cells) for i, value in enumerate(values)]
         if names and not known:
@@ -177,16 +159,16 @@ def label_sets(
                 f"{place}: the labels are missing or null; write [] for no labels, or use "
                 "--skip-unlabelled"
             )
-    values, note = _as_lists(cells, strict=True), ""
-    if size := _vector_size(values, cells.places):
-        vector_names, note = _vector_names(size, names), _vector_message("multi-hot", size)
-        values = [[n for n, on in zip(vector_names, v, strict=True) if _is_on(on)] for v in values]
+    values, note = as_lists(cells, strict=True), ""
+    if size := vector_size(values, cells.places):
+        vector_names, note = _vector_names(size, names), vector_message("multi-hot", size)
+        values = [[n for n, on in zip(vector_names, v, strict=True) if is_on(on)] for v in values]
     elif names and not known:
         note = _names_message(cells.column)
     texts = [v for v in values if isinstance(v, str)]
     if separator is None:
         stripped = [v.strip() for v in texts]
-        marks = _separators(stripped)
+        marks = separators(stripped)
         separator = next((mark for mark in marks if any(mark in v for v in stripped)), None)
         if separator is not None:
             note = (
@@ -232,206 +214,12 @@ def sets_of_columns(
                     "contain only 0 and 1"
                 )
     rows = zip(*columns.values(), strict=True)
-    return [tuple(n for n, v in zip(columns, row, strict=True) if _is_on(v)) for row in rows]
+    return [tuple(n for n, v in zip(columns, row, strict=True) if is_on(v)) for row in rows]
 
 
 def are_bits(values: Sequence[Any]) -> bool:
     """Whether all values are 0 or 1, in any spelling."""
     return all(_bit(value) is not None for value in values)
-
-
-def task_of_cells(values: Sequence[Any]) -> tuple[str, str]:
-    """Detect the task of a label column from its first values: classify, multilabel or regress; and
-    a note for the user if this is ambiguous."""
-    present = [value for value in values if not is_missing(value)]
-    cells = LabelCells(present, [""] * len(present), "")
-    try:
-        lists = _as_lists(cells)
-        size = _vector_size(lists, cells.places)
-        texts = [as_text(v, "", "").strip() for v in lists if not isinstance(v, list)]
-    except InputError:  # reported with its location when the rows are read
-        return "multilabel", ""
-    if any(isinstance(value, list) for value in lists):
-        if all(isinstance(v, list) and len(v) == 1 for v in lists):
-            return "classify", ""
-        if not size or any(sum(map(_is_on, v)) != 1 for v in lists):
-            return "multilabel", ""
-        note = f"{_vector_message('one-hot', size)}; --task multilabel reads them as sets"
-        return "classify", note
-    if found := _numeric_task(texts):
-        return found
-    if _has_separators(texts):
-        return "multilabel", ""
-    return "classify", ""
-
-
-def _numeric_task(texts: Sequence[str]) -> tuple[str, str] | None:
-    """The task of numeric texts, with a note; texts for missing values do not count."""
-    texts = [text for text in texts if not is_missing_number(text)]
-    numbers = decimal_numbers(texts)
-    if numbers is None:
-        # A few other texts among many different numbers, infinite numbers, and commas that are
-        # decimal or between thousands, are refused with their location.
-        finite = [text for text in texts if not _is_infinite(text)]
-        if len(finite) < len(texts) and (_numeric_task(finite) or ("", ""))[0] == "regress":
-            return "regress", ""
-        return ("regress", "") if _stray_names(texts) or _has_zero_groups(texts) else None
-    if not numbers:
-        return None
-    distinct = len(set(numbers))
-    thousands, point = number_signs(texts) or ("", ".")
-    many_grouped = bool(thousands) and distinct >= _NOTED_NUMERIC_CLASSES
-    if many_grouped or any(number % 1 for number in numbers):
-        if thousands:
-            note = f"the labels are numbers with {thousands!r} between thousands"
-        elif point == ",":
-            note = (
-                "the labels are numbers with a decimal comma; --task multilabel reads them as sets "
-                "of labels"
-            )
-        elif distinct <= _FEW_NUMBERS:
-            note = (
-                f"the labels are only {distinct:,} different numbers, some with fractions: they "
-                "are read as numbers; use --task classify to change this"
-            )
-        else:
-            note = ""
-        return "regress", note
-    if distinct < _NOTED_NUMERIC_CLASSES or any(map(_CODE.fullmatch, texts)):
-        return "classify", ""
-    name, what, other = "regress", "numbers", "classify"
-    span = max(numbers) - min(numbers) + 1
-    # Indices of classes have no gaps and begin with 0 or 1, codes have large gaps; ages have
-    # neither.
-    like_classes = (min(numbers) in (0, 1) and distinct == span) or 2 * distinct < span
-    repeated = len(numbers) >= _REPEATED * distinct
-    if distinct < _MANY_NUMERIC_CLASSES or (like_classes and repeated):
-        name, what, other = "classify", "classes", "regress"
-    return name, (
-        f"the labels are {distinct:,} different whole numbers in {len(numbers):,} rows: they are "
-        f"read as {what}; use --task {other} to change this"
-    )
-
-
-def note_on_numbers(names: Sequence[str]) -> str:
-    """A note that the labels, which are read as names, may be numbers; "" if they are not."""
-    different = set(names)
-    if (
-        len(different) < _NOTED_NUMERIC_CLASSES
-        or decimal_numbers([*different]) is None
-        or any(map(_CODE.fullmatch, different))
-    ):
-        return ""
-    return (
-        f"the labels are {len(different):,} different numbers in {len(names):,} rows: they are "
-        "read as classes; ownbert fit --task regress and ownbert finetune regress read them as "
-        "numbers"
-    )
-
-
-def _stray_names(texts: Sequence[str]) -> list[str]:
-    """The few texts among many different numbers that are none; empty if there are no such."""
-    strays = [text for text in texts if not _NUMBER.fullmatch(text)]
-    if not 0 < len(strays) <= _STRAY * len(texts):
-        return []
-    numbers = {text for text in texts if _NUMBER.fullmatch(text)}
-    many = len(numbers) >= _AMONG_NUMBERS and not any(map(_CODE.fullmatch, numbers))
-    return strays if many else []
-
-
-def decimal_numbers(texts: Sequence[str]) -> list[float] | None:
-    """Convert texts to numbers; None if they are not numbers (see ``number_signs``)."""
-    signs = number_signs(texts)
-    if signs is None:
-        return None
-    numbers = [float(with_point(text, *signs)) for text in texts]
-    return numbers if all(abs(number) < float("inf") for number in numbers) else None
-
-
-def _is_infinite(text: str) -> bool:
-    try:
-        return abs(float(text)) == float("inf")
-    except ValueError:
-        return False
-
-
-def with_point(text: str, thousands: str, point: str) -> str:
-    """A number as Python reads it; for the signs see ``number_signs``."""
-    return text.replace(thousands, "").replace(point, ".")
-
-
-def number_signs(texts: Sequence[str], *, sure: bool = False) -> tuple[str, str] | None:
-    """The thousands separator ("" if there is none) and the decimal separator of numbers; None if
-    the texts are not numbers of one notation.
-
-    Numbers such as "1,234" alone are ambiguous: at least one number must have both separators, or
-    the texts must be neither decimals nor sets of labels (``_separates_thousands``).
-
-    Args:
-        sure: whether the texts are known to be numbers, not pairs of labels.
-    """
-    if all(_NUMBER.fullmatch(text) for text in texts):
-        return "", "."
-    for thousands, point in (",.", ".,"):
-        usual = [text.translate(str.maketrans(thousands + point, ",.")) for text in texts]
-        kinds = (_THOUSANDS_AND_POINT, _THOUSANDS, _NUMBER)
-        both = any(_THOUSANDS_AND_POINT.fullmatch(text) for text in usual)
-        if both and all(any(kind.fullmatch(text) for kind in kinds) for text in usual):
-            return thousands, point
-        if _separates_thousands(usual, sure=sure or thousands == "."):
-            return thousands, point
-    commas = [text for text in texts if "," in text]
-    if not commas or not all(_DECIMAL_COMMA.fullmatch(text) for text in commas):
-        return None
-    others = [text for text in texts if "," not in text]
-    if any("." in text or not _NUMBER.fullmatch(text) for text in others):
-        return None
-    if all(_THOUSANDS.fullmatch(text) for text in commas):
-        return None
-    if not sure and _are_pairs(texts):
-        return None
-    return "", ","
-
-
-def _separates_thousands(texts: Sequence[str], *, sure: bool) -> bool:
-    """Whether commas are between thousands: not decimal, because a number has two of them, or some
-    end with 0 and others have none; and, unless ``sure``, not between labels."""
-    grouped = [text for text in texts if "," in text]
-    if not grouped or not all(map(_MAYBE_GROUPED.fullmatch, texts)):
-        return False
-    padded = len(grouped) < len(texts) and any(text.endswith("0") for text in grouped)
-    not_decimal = padded or any(text.count(",") > 1 for text in grouped)
-    return not_decimal and (sure or _has_zero_groups(texts))
-
-
-def _has_zero_groups(texts: Sequence[str]) -> bool:
-    """Whether commas may be between thousands and a group begins with 0, as in "1,045", which
-    labels do not."""
-    return all(map(_MAYBE_GROUPED.fullmatch, texts)) and any(",0" in text for text in texts)
-
-
-def point_at_thousands(texts: Sequence[str]) -> str | None:
-    """A number such as "1.080" whose point separates thousands; None if points are decimal.
-
-    Decimals of three digits could have the same form, but of those that a program writes, either
-    none ends with 0 or none is without a point.
-    """
-    if not all(map(_UP_TO_THOUSANDS.fullmatch, texts)) or all("." in text for text in texts):
-        return None
-    return next((text for text in texts if "." in text and text.endswith("0")), None)
-
-
-def _are_pairs(texts: Sequence[str]) -> bool:
-    """Whether texts such as "3,12" are sets of numbered labels rather than decimals.
-
-    In sets, most numbers after commas also occur before one or alone, no set is written in both
-    orders, and none has a number twice or with a leading zero.
-    """
-    pairs = {tuple(text.split(",")) for text in texts if "," in text}
-    firsts, seconds = {text.partition(",")[0] for text in texts}, {two for _, two in pairs}
-    return 2 * len(seconds & firsts) >= len(seconds) and not any(
-        one == two or (two, one) in pairs or (len(two) > 1 and two[0] == "0") for one, two in pairs
-    )
 
 
 def unusual_labels(names: Sequence[str], column: str | None = None) -> list[str]:
@@ -474,7 +262,7 @@ def unusual_labels(names: Sequence[str], column: str | None = None) -> list[str]
         for several in alike.values()
         if len(several) > 1
     ][:_MOST_ALIKE]
-    if strays := _stray_names(names):
+    if strays := stray_texts(names):
         warnings.append(
             f"the labels are numbers except {strays[0]!r} (rows with such texts: {len(strays):,}): "
             "all are read as names; correct these rows and use the task regress to predict numbers"
@@ -493,13 +281,13 @@ def _is_missing_index(counts: Mapping[str, int]) -> bool:
     if "-1" not in counts or not all(map(str.isdecimal, others)):
         return False
     indices = {*map(str, range(len(others)))} == others
-    return indices and (len(others) > 2 or counts["-1"] < _STRAY * sum(counts.values()))
+    return indices and (len(others) > 2 or counts["-1"] < STRAY_SHARE * sum(counts.values()))
 
 
 def _loosely(name: str) -> Any:
     """A key that labels share if they are probably the same one: equal numbers, or names that
     differ in case, spaces, hyphens, underscores or final punctuation."""
-    if _NUMBER.fullmatch(name):
+    if NUMBER.fullmatch(name):
         return float(name)
     folded = normalize("NFKC", name).casefold()
     return re.sub(r"[\s_-]+", " ", folded).strip(" .,:;!") or name
@@ -568,7 +356,7 @@ def _item(match: re.Match[str]) -> Any:
     if bare is not None:
         if bare.lower() in _BARE:
             return _BARE[bare.lower()]
-        if not _NUMBER.fullmatch(bare):
+        if not NUMBER.fullmatch(bare):
             return _UNREADABLE
         number = float(bare)
         return int(number) if number % 1 == 0 and abs(number) < 1e15 else number
@@ -579,7 +367,7 @@ def _item(match: re.Match[str]) -> Any:
         return quoted
 
 
-def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
+def as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     """The cells; if most texts are written as lists, these are converted to lists. ``strict``:
     every text that starts with a bracket must be a list."""
     parsed = [text_list(v) if isinstance(v, str) else None for v in cells.values]
@@ -604,7 +392,7 @@ def _as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     return [value if items is None else items for value, items in pairs]
 
 
-def _vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
+def vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     """The common length of all cells if they are vectors of 0 and 1; 0 if they are not.
 
     Lists of one item, and lists of different lengths without repetitions, are sets of the labels 0
@@ -634,7 +422,7 @@ def _bit(value: Any) -> int | None:
     return {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}.get(text)
 
 
-def _is_on(value: Any) -> bool:
+def is_on(value: Any) -> bool:
     return _bit(value) == 1
 
 
@@ -646,7 +434,7 @@ def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     return names or [f"label_{i}" for i in range(size)]
 
 
-def _vector_message(kind: str, size: int) -> str:
+def vector_message(kind: str, size: int) -> str:
     return f"the labels are {kind} vectors of {size}; --label-names names their elements"
 
 
@@ -657,7 +445,7 @@ def _names_message(column: str) -> str:
 def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) -> list[str]:
     labels = []
     for value, place in zip(values, cells.places, strict=True):
-        on = [name for name, bit in zip(names, value, strict=True) if _is_on(bit)]
+        on = [name for name, bit in zip(names, value, strict=True) if is_on(bit)]
         if len(on) != 1:
             raise InputError(
                 f"{place}: the vector has {len(on)} labels where one is needed; for several per "
@@ -697,7 +485,7 @@ def _in_one_spelling(values: Sequence[Any], texts: list[str]) -> list[str]:
     if any(
         text.endswith(".0") or isinstance(v, float) for text, v in zip(texts, values, strict=True)
     ):
-        numbers = [float(text) if _NUMBER.fullmatch(text) else 0.5 for text in texts]
+        numbers = [float(text) if NUMBER.fullmatch(text) else 0.5 for text in texts]
         if all(number % 1 == 0 and abs(number) < 1e15 for number in numbers):
             return [str(int(number)) for number in numbers]
     first: dict[str, str] = {}
@@ -721,23 +509,9 @@ def _value_of(name: str) -> Any:
     """The value that a label spells: a boolean, a number, or a name with composed characters."""
     if name.lower() in _TRUTH:
         return name.lower()
-    return float(name) if _NUMBER.fullmatch(name) else normalize("NFC", name)
+    return float(name) if NUMBER.fullmatch(name) else normalize("NFC", name)
 
 
-def _separators(texts: Sequence[str]) -> Sequence[str]:
+def separators(texts: Sequence[str]) -> Sequence[str]:
     """Marks that may separate labels in a cell; names may have spaces, whole numbers do not."""
     return (*SEPARATORS, " ") if all(map(_NUMBERED.fullmatch, texts)) else SEPARATORS
-
-
-def _has_separators(texts: Sequence[str]) -> bool:
-    """Whether cells contain several labels: labels also occur alone, or in more combinations than
-    there are labels."""
-    for separator in _separators(texts):
-        parts = [text.split(separator) for text in texts]
-        several = sum(len(part) > 1 for part in parts)
-        alone = {part[0] for part in parts if len(part) == 1}
-        together = {tuple(part) for part in parts if len(part) > 1}
-        joined = {name.strip() for part in together for name in part}
-        if several > len(texts) / 20 and (joined & alone or len(together) > len(joined)):
-            return True
-    return False

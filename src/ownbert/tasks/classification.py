@@ -12,7 +12,8 @@ import numpy as np
 from ownbert import checks
 from ownbert.config.head_spec import MOST_LABELS
 from ownbert.exceptions import InputError, percent
-from ownbert.tables.labels import note_on_numbers, refuse_ids, single_labels, unusual_labels
+from ownbert.tables.label_task import note_on_numbers
+from ownbert.tables.labels import refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.forward.raw_outputs import softmax
 from ownbert.tasks.metrics import RANKING, Ranking, Scores, one_vs_rest, risk_curve, score_labels

@@ -9,8 +9,9 @@ import numpy as np
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.columns import ColumnNames
-from ownbert.tables.labels import LabelCells, number_signs, point_at_thousands, with_point
+from ownbert.tables.labels import LabelCells
 from ownbert.tables.name_lists import join_names
+from ownbert.tables.number_notation import number_signs, point_at_thousands, with_point
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow

@@ -11,9 +11,9 @@ from typing import Any
 from ownbert.exceptions import InputError
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, ColumnNames, find_columns
 from ownbert.tables.label_studio import is_export, read_export
-from ownbert.tables.labels import decimal_numbers
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.missing_values import is_missing
+from ownbert.tables.number_notation import decimal_numbers
 from ownbert.tables.tables import Source, columns, read_values
 from ownbert.tables.texts_or_files import are_names
 from ownbert.tasks.related_rows import SplitColumns

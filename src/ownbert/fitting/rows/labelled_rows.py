@@ -16,7 +16,8 @@ from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
 from ownbert.finetuning.linear_baseline import targets_of
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.tables.labels import are_bits, task_of_cells
+from ownbert.tables.label_task import task_of_cells
+from ownbert.tables.labels import are_bits
 from ownbert.tables.other_tasks import refuse_other_tasks
 from ownbert.tables.tables import Source, kind_of, read_values
 from ownbert.tasks.finetune_recipe import TEXT_TASKS, TaskSettings
