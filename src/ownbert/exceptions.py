@@ -5,7 +5,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -55,9 +55,9 @@ def _argument(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def _message(template: str, values: Mapping[str, Any]) -> Any:
+def _message(template: str, values: Sequence[Any]) -> Any:
     if values or "{-" in template or "{{" in template or isinstance(template, Message):
-        return Message(template, **values)
+        return Message(template, *values)
     return as_said_here(template)  # a finished sentence
 
 
@@ -69,7 +69,7 @@ class InputError(ValueError):
     names arguments instead of options.
     """
 
-    def __init__(self, template: str = "", /, **values: Any) -> None:
+    def __init__(self, template: str = "", /, *values: Any) -> None:
         super().__init__(_message(template, values))
 
     @property
@@ -84,12 +84,12 @@ class MissingError(InputError, OSError):
 
 
 @contextlib.contextmanager
-def needing(template: str, /, **values: Any) -> Iterator[None]:
+def needing(template: str, /, *values: Any) -> Iterator[None]:
     """Import optional packages inside the block: ``InputError`` with the message without them."""
     try:
         yield
     except ImportError as error:
-        raise InputError(template, **values) from error
+        raise InputError(template, *values) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -126,7 +126,7 @@ class InputWarning(UserWarning):
     """Something suspicious in an input that can be read all the same."""
 
 
-def warn_of_input(template: str, /, **values: Any) -> None:
+def warn_of_input(template: str, /, *values: Any) -> None:
     """Warn the user about an input; repeated messages are shown once."""
     warnings.warn(_message(template, values), InputWarning, stacklevel=2)
 

@@ -41,13 +41,13 @@ def echo(text: str = "", *, err: bool = False, end: str = "\n", flush: bool = Fa
     print(printable(text), end=end, flush=flush, file=sys.stderr if err else sys.stdout)
 
 
-def say(text: str, /, *, err: bool = False, **values: Any) -> None:
+def say(text: str, /, *values: Any, err: bool = False) -> None:
     """Print a text in the language of the locale; ``err``: to standard error.
 
     Args:
         text: a text, or the template of a ``Message`` with its values.
     """
-    echo(translated(text, **values), err=err)
+    echo(translated(text, *values), err=err)
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:

@@ -23,12 +23,12 @@ from ownbert.inspect.trace.trace import formula_of
 from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.language import NAMED, PLACE, translated, translated_message, translated_page
 from ownbert.language.catalogue import CHINESE, catalogue
+from ownbert.language.messages import names_of
 from ownbert.train.watch.display import describe, live_parts
 from support.fit_report import made_report
 from support.shown_texts import (
     SOURCE,
     entries_to_add,
-    fields,
     messages,
     modules,
     prose,
@@ -140,7 +140,9 @@ def test_translations_are_chinese_and_keep_their_values():
     plain = re.compile(r"[A-Za-z0-9²，（）,:、：；。{}~ ='-]*")  # names and formulas only
     for text, translation in TEXTS.items():
         if NAMED.search(text):
-            assert fields(text) == fields(translation), text
+            for options in (False, True):
+                names = [sorted(names_of(each, options=options)) for each in (text, translation)]
+                assert names[0] == names[1], text
             assert re.search(HAN, translation) or plain.fullmatch(translation), text
             continue
         places = PLACE.findall(translation)

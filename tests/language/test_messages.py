@@ -20,9 +20,9 @@ DATA = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=6).map("
 
 @given(DATA, DATA)
 def test_users_data_stay_as_they_are(file: str, label: str):
-    nested = Message("no such folder: {folder}", folder=file)
+    nested = Message("no such folder: {folder}", file)
     template = "{file}: {nested}; {label!r}, 100% {{a}}: choose with {--text-column}"
-    error = InputError(template, file=file, nested=nested, label=label)
+    error = InputError(template, file, nested, label)
     for language in (ENGLISH, CHINESE):
         for terminal, option in ((True, "--text-column"), (False, "text_column")):
             shown = error.message.shown(language, on_command_line=terminal)
@@ -33,7 +33,7 @@ def test_users_data_stay_as_they_are(file: str, label: str):
 
 @given(DATA)
 def test_errors_and_their_templates_survive_other_processes(path: str):
-    error = InputError("{inner}", inner=MissingError("no such folder: {folder}", folder=path))
+    error = InputError("{inner}", MissingError("no such folder: {folder}", path))
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy)) == (InputError, f"no such folder: {path}")
     assert copy.message.shown(CHINESE) == f"目录不存在：{path}"
@@ -41,7 +41,7 @@ def test_errors_and_their_templates_survive_other_processes(path: str):
 
 def test_options():
     share = Option("dev_share", 0.1)
-    message = Message("give {--task classify}, {share} or {-o}; {--resume}", share=share)
+    message = Message("give {--task classify}, {share} or {-o}; {--resume}", share)
     assert message == "give task='classify', dev_share=0.1 or output; resume=True"
     with on_command_line():
         assert message.shown() == "give --task classify, --dev-share 0.1 or -o; --resume"
@@ -56,7 +56,7 @@ def test_options():
 
 
 def test_lists_of_messages():
-    both = Message("{problems}", problems=[Message("no such folder: {folder}", folder="a"), "b"])
+    both = Message("{problems}", [Message("no such folder: {folder}", "a"), "b"])
     assert both == "no such folder: a, b"
     assert both.shown(CHINESE) == "目录不存在：a, b"
 
@@ -64,11 +64,12 @@ def test_lists_of_messages():
 def test_a_warning_is_a_message():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_input("no such folder: {folder}", folder=Path("--resume {x}"))
+        warn_of_input("no such folder: {folder}", Path("--resume {x}"))
     (warning,) = caught
     assert str(warning.message) == "no such folder: --resume {x}"
 
 
 def test_a_template_without_its_values_is_an_error():
-    with pytest.raises(KeyError):
-        Message("no such folder: {folder}", file="a")
+    for values in ([], ["a", "b"]):
+        with pytest.raises(ValueError, match="zip"):
+            Message("no such folder: {folder}", *values)

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from string import Formatter
 
+from ownbert.language.messages import names_of
 from support.source_code import SOURCE, nodes, tree
 
 _ERRORS = ("InputError", "MissingError", "needing", "Message")
-# Calls with a template and its values, and the names of their other arguments.
-_TEMPLATES = {**dict.fromkeys((*_ERRORS, "warn_of_input", "translated"), ()), "say": ("err",)}
+_TEMPLATES = (*_ERRORS, "warn_of_input", "translated", "say")
 # Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
 _OTHER_CALLS = (*_ERRORS, "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
 # Two words, the second in small letters: prose, and no name, path, formula or markup.
@@ -43,24 +42,19 @@ def messages() -> set[str]:
 
 
 def wrong_values() -> list[str]:
-    """The templates whose values are not those of their call."""
+    """The templates that have more or fewer names than values."""
     found = []
     for path in _trees():
         for call in nodes(path):
             if not isinstance(call, ast.Call) or _name(call) not in _TEMPLATES or not call.args:
                 continue
-            others = _TEMPLATES[_name(call)]
-            given = {word.arg for word in call.keywords if word.arg not in others}
-            if isinstance(call.args[0], ast.Constant) and None not in given:
-                names = fields(call.args[0].value)
-                if given != {name for name in names if not name.startswith("-")}:
-                    found.append(call.args[0].value)
+            template, *values = call.args
+            several = any(isinstance(value, ast.Starred) for value in values)
+            if not isinstance(template, ast.Constant) or several:
+                continue
+            if len(names_of(template.value)) != len(values):
+                found.append(template.value)
     return found
-
-
-def fields(template: str) -> set[str]:
-    """The names of the values and the options of a template."""
-    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
 def prose(module: str) -> set[str]:

@@ -29,7 +29,7 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
             raise InputError(
                 "X has a column {answers!r}, which is named like labels; give X only the text "
                 "columns",
-                answers=answers[0],
+                answers[0],
             )
         if not hasattr(X, "to_numpy"):  # a datasets.Dataset, a mapping of columns
             X = [row for _, row in table.read(table.names)]
@@ -38,7 +38,7 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
     if isinstance(X, np.ndarray) and X.ndim == 2:
         if X.shape[1] > 2:
             raise InputError(
-                "X has {shape} columns; a text or a pair of texts is needed", shape=X.shape[1]
+                "X has {shape} columns; a text or a pair of texts is needed", X.shape[1]
             )
         X = map(tuple, X)
     texts = []
@@ -47,12 +47,12 @@ def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
         if not 1 <= len(parts) <= 2:
             raise InputError(
                 "X[{index}] is a tuple of {count}; a pair of texts has two",
-                index=index,
-                count=len(parts),
+                index,
+                len(parts),
             )
         if texts and len(parts) != len(texts[0]):
             raise InputError(
-                "X[{index}] and X[0] must both be texts or both be pairs of texts", index=index
+                "X[{index}] and X[0] must both be texts or both be pairs of texts", index
             )
         texts.append(tuple(_text(part, f"X[{index}]") for part in parts))
     if len(texts) < least:
@@ -72,9 +72,7 @@ def _text(value: Any, where: str) -> str:
     words = value if isinstance(value, list | np.ndarray) else [value]
     for word in words:
         if not isinstance(word, str):
-            raise InputError(
-                "{where} contains {word!r}, which is not a text", where=where, word=word
-            )
+            raise InputError("{where} contains {word!r}, which is not a text", where, word)
     return as_text(" ".join(words), "text", where)
 
 
@@ -146,7 +144,7 @@ def _require_listed(y: Any) -> None:
 
 def _require_label(label: Any, where: str) -> None:
     if plain(label) is None:
-        raise InputError("{where} is {label}; every text needs a label", where=where, label=label)
+        raise InputError("{where} is {label}; every text needs a label", where, label)
 
 
 def rows_of(
@@ -158,9 +156,7 @@ def rows_of(
         InputError: the lengths differ, or weights are invalid.
     """
     if len(texts) != len(targets):
-        raise InputError(
-            "X has {count} texts, but y has {count2} values", count=len(texts), count2=len(targets)
-        )
+        raise InputError("X has {count} texts, but y has {count2} values", len(texts), len(targets))
     scaled = np.ones(len(texts)) if weights is None else _weights(weights, len(texts))
     rows = zip(texts, targets, scaled.tolist(), strict=True)
     return [Row(i, text, target, weight=weight) for i, (text, target, weight) in enumerate(rows)]
@@ -175,8 +171,8 @@ def _weights(given: Any, count: int) -> np.ndarray:
     if weights.shape != (count,):
         raise InputError(
             "sample_weight must be {count} numbers, one for each text, not of shape {shape}",
-            count=count,
-            shape=weights.shape,
+            count,
+            weights.shape,
         )
     total = weights.sum()
     if not np.isfinite(total) or (weights < 0).any() or total <= 0:
@@ -199,7 +195,7 @@ def numbers_of(y: Any) -> np.ndarray:
     if numbers.ndim not in (1, 2) or not numbers.size:
         raise InputError(
             "y must be numbers, one or several for each text, not of shape {shape}",
-            shape=numbers.shape,
+            numbers.shape,
         )
     with np.errstate(over="ignore"):  # weights are float32
         odd = np.argwhere(~np.isfinite(numbers.astype(np.float32)))
@@ -207,8 +203,8 @@ def numbers_of(y: Any) -> np.ndarray:
         place = ", ".join(map(str, odd[0]))
         raise InputError(
             "y[{place}] is {numbers}; a finite number is needed",
-            place=place,
-            numbers=numbers[tuple(odd[0])],
+            place,
+            numbers[tuple(odd[0])],
         )
     if (numbers == numbers[0]).all(0).any():
         raise InputError("y is the same number for all texts; different numbers are needed")

@@ -57,7 +57,7 @@ def needs_translation(paragraph: str) -> bool:
     return not is_code and not known
 
 
-def translated(text: str, /, **values: Any) -> str:
+def translated(text: str, /, *values: Any) -> str:
     """Translate output text into the current language: a message, a line, a heading.
 
     Args:
@@ -67,7 +67,7 @@ def translated(text: str, /, **values: Any) -> str:
     is looked up sentence by sentence, and unknown sentences are unchanged.
     """
     if values or isinstance(text, Message):
-        return Message(text, **values).shown()
+        return Message(text, *values).shown()
     if current_language() == ENGLISH:
         return text
     return _translated(text)

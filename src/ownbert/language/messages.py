@@ -1,6 +1,6 @@
 """Messages: a template and its values, which stay as they are in every language.
 
-    Message("{file} has no column {name!r}; choose with {--text-column}", file=path, name=name)
+    Message("{file} has no column {name!r}; choose with {--text-column}", path, name)
 
 A message is its English sentence, a ``str``. Its translation is that of its template, filled with
 the same values; values that are messages are translated, too. ``{--text-column}`` is an option,
@@ -66,24 +66,25 @@ class Message(str):
     """A sentence in English, with the template and the values that it was made from.
 
     Args:
-        template: a format string with named values. Values may be messages, errors and options, or
-            lists of them.
+        template: a format string. Its names are for translators, who may change their order.
+        values: the values of the names in the order of the template, once each: anything that can
+            be formatted, also messages, errors and options, or lists of them.
     """
 
     template: str
     values: Mapping[str, Any]
 
-    def __new__(cls, template: str, /, **values: Any) -> "Message":
+    def __new__(cls, template: str, /, *values: Any) -> "Message":
         if isinstance(template, Message):
             return template
-        values = {name: _kept(value) for name, value in values.items()}
-        shown = _Filled(ENGLISH, is_on_command_line()).vformat(template, (), values)
+        named = dict(zip(names_of(template), map(_kept, values), strict=True))
+        shown = _Filled(ENGLISH, is_on_command_line()).vformat(template, (), named)
         message = super().__new__(cls, shown)
-        message.template, message.values = template, values
+        message.template, message.values = template, named
         return message
 
     def __reduce__(self) -> Any:
-        return _message, (self.template, self.values)
+        return Message, (self.template, *self.values.values())
 
     def shown(self, language: str | None = None, *, on_command_line: bool | None = None) -> str:
         """The message in a language, that of the locale by default."""
@@ -96,8 +97,10 @@ class Message(str):
         return _Filled(language, on_command_line).vformat(template, (), self.values)
 
 
-def _message(template: str, values: Mapping[str, Any]) -> Message:
-    return Message(template, **values)
+def names_of(template: str, *, options: bool = False) -> list[str]:
+    """The names of the values of a template, or its ``options``, once each."""
+    names = dict.fromkeys(name for _, name, _, _ in Formatter().parse(template) if name)
+    return [name for name in names if name.startswith("-") == options]
 
 
 def _kept(value: Any) -> Any:
