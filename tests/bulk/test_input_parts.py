@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import random
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from ownbert import InputError
 from ownbert.bulk.input_parts import InputFile, list_input_files, open_part, split_file
 from ownbert.inference.embedding.vector_files import records_of
 from ownbert.tables.columns import ColumnNames
+from ownbert.tables.tables import read_values
 
 ODD = ["", 'a "quoted" b', "one\ntwo\r\nthree", "a,b;c\td", "\u2028é", '"', "x" * 300]
 
@@ -199,3 +201,22 @@ def test_a_file_without_rows(tmp_path: Path, content: bytes):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.csv has no rows"):
         split_file(0, list_input_files([tmp_path / "a.csv"])[0], 5)
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl"])
+def test_empty_rows_are_left_out_at_the_end_of_the_file_alone(tmp_path: Path, ending: str):
+    rows = [(1, "a"), ("", ""), (2, "b"), (3, "c"), ("", ""), ("", "")]
+    lines = [f"{i},{text}" for i, text in (("id", "text"), *rows)]
+    if ending == "jsonl":
+        lines = [json.dumps({"id": i, "text": text}) for i, text in rows]
+    data = "\n".join(lines).encode() + b"\n"
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(gzip.compress(data) if ending.endswith(".gz") else data)
+    (file,) = list_input_files([path])
+    (folder := tmp_path / "part").mkdir()
+    found = []
+    for part in split_file(0, file, 2):
+        with open_part(file, part, folder) as (source, before), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found += [text for _, (text,) in read_values(source, ["text"])][before:]
+    assert found == ["a", "", "b", "c"]

@@ -8,7 +8,7 @@ each part, so that all parts have the columns of the whole file.
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from ownbert.exceptions import InputError
 from ownbert.files.text_files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
 from ownbert.tables.delimited import all_rows
 from ownbert.tables.memory import MemoryTable, rows_of_batches
+from ownbert.tables.missing_values import keeping_empty_end
 from ownbert.tables.tables import ENDINGS, ending_of, is_known, kind_of, parquet_file
 
 # Bytes of text at which a part ends regardless of its number of rows.
@@ -284,15 +285,16 @@ def open_part(
         InputError: an error inside the context; the message refers to the file and its lines.
     """
     pattern = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
-    head_rows = 0
+    head_rows, is_last = 0, True
     try:
         with file_errors(file.address):
             if file.kind == "parquet":
                 source: Path | MemoryTable = _parquet_table(file, part, str(folder / "part"))
             else:
                 source = folder / f"part{ending_of(file.address)}"
-                head_rows = _copy(file, part, source)
-        yield source, head_rows
+                head_rows, is_last = _copy(file, part, source)
+        with nullcontext() if is_last else keeping_empty_end():
+            yield source, head_rows
     except InputError as error:
         skipped = part.start if file.kind == "parquet" else _lines_before(file, part)
 
@@ -316,8 +318,9 @@ def _lines_before(file: InputFile, part: InputPart) -> int:
         return part.line - 1 - stream.read(part.head_end).count(b"\n")
 
 
-def _copy(file: InputFile, part: InputPart, path: Path) -> int:
-    """Write the head and a part of a file to ``path``; return the number of rows in the head."""
+def _copy(file: InputFile, part: InputPart, path: Path) -> tuple[int, bool]:
+    """Write the head and a part of a file to ``path``; return the number of rows in the head, and
+    whether the file ends with the part."""
     with_head = bool(part.head_end and part.start)
     with path.open("wb") as copy:
         if with_head:
@@ -328,7 +331,8 @@ def _copy(file: InputFile, part: InputPart, path: Path) -> int:
             while remaining and (chunk := stream.read(min(remaining, _CHUNK))):
                 copy.write(chunk)
                 remaining -= len(chunk)
-    return int(with_head and file.kind == "jsonl")
+            is_last = not stream.read(1)
+    return int(with_head and file.kind == "jsonl"), is_last
 
 
 def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:

@@ -2,6 +2,8 @@
 of such cells at the end of a table, as spreadsheets leave them."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from ownbert.exceptions import warn_of_input
@@ -9,6 +11,7 @@ from ownbert.exceptions import warn_of_input
 Row = TypeVar("Row")
 # Rows of a spreadsheet; more empty ones are not kept in memory.
 _MOST_ROWS = 1 << 20
+_keeps_end: ContextVar[bool] = ContextVar("keeps_end", default=False)
 
 # Texts for missing values in files of R, pandas, SQL, spreadsheets and the UCI repository. As
 # labels they are only reported: "NA" can be a country, and "None" a class.
@@ -39,6 +42,17 @@ def marks_missing(label: str) -> bool:
     return label in _MARKS or label in ("-", "--")
 
 
+@contextmanager
+def keeping_empty_end() -> Iterator[None]:
+    """A context in which files are read with the empty rows at their end: they are parts of files,
+    and more rows follow."""
+    token = _keeps_end.set(True)
+    try:
+        yield
+    finally:
+        _keeps_end.reset(token)
+
+
 def without_empty_end(
     name: Any,
     rows: Iterable[tuple[int, Row]],
@@ -56,7 +70,7 @@ def without_empty_end(
     held: list[tuple[int, Row]] = []  # rows so far that may be the last ones
     for number, row in rows:
         held.append((number, row))
-        if not is_empty(row) or len(held) > _MOST_ROWS:
+        if not is_empty(row) or len(held) > _MOST_ROWS or _keeps_end.get():
             yield from held
             held.clear()
     empty = at_end(len(held)) if held else 0
