@@ -89,7 +89,11 @@ def test_other_sentencepiece_models(settings: dict, tmp_path: Path):
     theirs = transformers.XLMRobertaTokenizerFast.from_pretrained(folder)
     texts = [*SNIPPETS, "a<x>b 北京大学 STRASSE"]
     expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
-    assert Tokenizer.load(folder).encode_batch(texts) == expected
+    Tokenizer.load(folder).save(tmp_path / "saved")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert [again(text, add_special_tokens=False)["input_ids"] for text in texts] == expected
+    for place in (folder, tmp_path / "saved"):
+        assert Tokenizer.load(place).encode_batch(texts) == expected
 
 
 def test_the_class_in_the_files_decides(tmp_path: Path):

@@ -151,6 +151,7 @@ def test_a_folder_as_google_released_it(tmp_path: Path):
     assert pieces.tokens(pieces.encode_batch(["hello HELLO world! \u00e9"])[0]) == [
         *("he", "##llo", "[UNK]", "[UNK]", "é")
     ]
+    assert pieces.encode_batch(["he\u3000llo, a"])[0] == pieces.encode_batch(["he llo, a"])[0]
     pieces.save(tmp_path / "saved")
     assert Tokenizer.load(tmp_path / "saved").fingerprint() == pieces.fingerprint()
     (tmp_path / "vocab.txt").write_text("\n".join(BLANK))

@@ -17,7 +17,7 @@ import ownbert
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformers.tokenizer import PreTrainedTokenizer
-from support.tokenizer_folders import FOLDERS, SNIPPETS, bert_folder, xlm_roberta_folder
+from support.tokenizer_folders import FOLDERS, SNIPPETS, bert_folder
 
 transformers = pytest.importorskip("transformers", "4.57")
 pytest.importorskip("sentencepiece")
@@ -358,16 +358,6 @@ def test_a_model_with_a_vocab_txt_and_added_tokens(folders: dict[str, Path], tmp
         ownbert.load_tokenizer(tmp_path)
 
 
-def test_a_sentencepiece_model_of_type_bpe(tmp_path: Path):
-    folder = xlm_roberta_folder(tmp_path / "released", model_type="bpe")
-    (folder / "tokenizer_config.json").unlink()
-    (folder / "config.json").unlink()  # the class alone determines the family
-    theirs, ours = pair_of("XLMRoberta", folder)
-    assert ids_of(ours) == ids_of(theirs)
-    ours.save_pretrained(tmp_path)
-    assert ids_of(transformers.AutoTokenizer.from_pretrained(tmp_path)) == ids_of(theirs)
-
-
 def test_the_names_of_transformers_5(folders: dict[str, Path], tmp_path: Path):
     bert = ownbert.BertTokenizer.from_pretrained(folders["Bert"])
     bert.add_tokens(["<e>"], special_tokens=True)
@@ -376,16 +366,6 @@ def test_the_names_of_transformers_5(folders: dict[str, Path], tmp_path: Path):
     path.write_text(path.read_text().replace("additional_special", "extra_special"))
     (tmp_path / "tokenizer.json").unlink()
     assert ownbert.BertTokenizer.from_pretrained(tmp_path).encode("the<e>") == bert.encode("the<e>")
-
-
-def test_text_split_at_whitespace_alone(folders: dict[str, Path], tmp_path: Path):
-    slow = transformers.BertTokenizer(folders["Bert"] / "vocab.txt", do_basic_tokenize=False)
-    slow.save_pretrained(tmp_path)
-    text = "the lazy, dog The\u3000fox 我喜欢 jumps."
-    for _ in range(2):
-        ours = ownbert.BertTokenizer.from_pretrained(tmp_path)
-        assert ours.tokenize(text) == slow.tokenize(text)
-        ours.save_pretrained(tmp_path)
 
 
 def test_settings_override_those_of_the_folder(folders: dict[str, Path], tmp_path: Path):

@@ -74,7 +74,7 @@ class Config(SimpleNamespace):
             for place in (values, family.defaults, self.COMMON):
                 if name in place:
                     return place[name]
-        raise AttributeError(f"the config has no {name!r}")
+        raise AttributeError(f"the config has no {name!r}; vars(config) are its values")
 
 
 @dataclass
@@ -175,7 +175,7 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
     kinds, choices, calls, stack = call.kinds, None, call.calls, model.encoder
     unsupported = [n for n in calls.unsupported if not (given.get(n) is None or given[n] is False)]
     if unsupported or kinds == ("beam_span",):
-        what = unsupported[0] if unsupported else "this class"
+        what = unsupported[0] if unsupported else call.architecture
         raise InputError(
             f"{what} is not supported: use transformers.{call.architecture}, with "
             "ownbert.speed_up(model)"
