@@ -52,31 +52,23 @@ class _HeadOrder:
         return x.as_strided(((tokens - 1) * width + heads, size), (size, 1)), self._rows[width]
 
 
-def _gather(*wanted: tuple[_HeadOrder, Tensor, float]) -> list[Tensor]:
-    """For each order, tensor (T, H, K) and factor -> (places H, K)"""
-    sources = [(*order.rows(x), factor) for order, x, factor in wanted]
-    return _select([(x, rows, factor, len(rows)) for x, rows, factor in sources])
+def _gather(order: _HeadOrder, x: Tensor, factor: float) -> Tensor:
+    """(T, H, K) -> (places H, K), scaled."""
+    source, rows = order.rows(x)
+    return _select(source, rows, factor, len(rows))
 
 
-def _scatter(
-    *wanted: tuple[_HeadOrder, Tensor, float], shapes: Sequence[torch.Size]
-) -> list[Tensor]:
-    """The reverse of ``_gather``, (T, H, K) each; rows beyond the layout become zero."""
-    pairs = zip(wanted, shapes, strict=True)
-    given = [(x, order.back, factor, size[0] * size[1]) for (order, x, factor), size in pairs]
-    return [x.view(size) for x, size in zip(_select(given), shapes, strict=True)]
+def _scatter(order: _HeadOrder, x: Tensor, factor: float, shape: torch.Size) -> Tensor:
+    """The reverse of ``_gather``, (T, H, K); rows beyond the layout become zero."""
+    return _select(x, order.back, factor, shape[0] * shape[1]).view(shape)
 
 
-def _select(selections: Sequence[tuple[Tensor, Tensor, float, int]]) -> list[Tensor]:
-    """For each (N, K), row indices, factor and count: the scaled rows, padded by zeros to the
-    count."""
-    outs = [x.new_empty(count, x.shape[1]) for x, _, _, count in selections]
-    for out, (x, rows, factor, _) in zip(outs, selections, strict=True):
-        out[len(rows) :] = 0
-        gathered = torch.index_select(x, 0, rows, out=out[: len(rows)])
-        if factor != 1.0:
-            gathered.mul_(factor)
-    return outs
+def _select(x: Tensor, rows: Tensor, factor: float, count: int) -> Tensor:
+    """Scaled rows of (N, K), padded by zeros to ``count``."""
+    out = x.new_empty(count, x.shape[1])
+    out[len(rows) :] = 0
+    torch.index_select(x, 0, rows, out=out[: len(rows)])
+    return out if factor == 1.0 else out.mul_(factor)
 
 
 def _order(side: PaddedIndex, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadOrder:
@@ -193,9 +185,8 @@ class ManualAttention(torch.autograd.Function):
         ctx.shapes, ctx.plan, ctx.root = (q.shape, k.shape, v.shape), plan, q.shape[2] ** -0.5
         keep, ctx.scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
         # Scaling v is cheaper than scaling the weights. (places H, K) each
-        q, k, v = _gather(
-            (plan.queries, q, ctx.root), (plan.keys, k, 1.0), (plan.keys, v, ctx.scale)
-        )
+        q = _gather(plan.queries, q, ctx.root)
+        k, v = _gather(plan.keys, k, 1.0), _gather(plan.keys, v, ctx.scale)
         weights, out = q.new_empty(plan.scores), torch.empty_like(q)
         for part in plan.parts:
             part.zero_blind(q)
@@ -205,15 +196,14 @@ class ManualAttention(torch.autograd.Function):
         for part in plan.parts:
             torch.bmm(part.scores_of(left), part.keys_of(v), out=part.queries_of(out))
         ctx.save_for_backward(q, k, v, weights, keep)
-        (out,) = _scatter((plan.queries, out, 1.0), shapes=ctx.shapes[:1])
-        return out
+        return _scatter(plan.queries, out, 1.0, ctx.shapes[0])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, weights, keep = ctx.saved_tensors
         plan = ctx.plan
-        (grad,) = _gather((plan.queries, grad, 1.0))
+        grad = _gather(plan.queries, grad, 1.0)
         if plan.queries.padding is not None:
             grad.index_fill_(0, plan.queries.padding, 0)
         left = _apply_dropout(weights, keep)
@@ -230,7 +220,8 @@ class ManualAttention(torch.autograd.Function):
             part.zero_blind(dq)
             torch.bmm(above.transpose(1, 2), part.queries_of(q), out=part.keys_of(dk))
         of = (plan.queries, dq, ctx.root), (plan.keys, dk, 1.0), (plan.keys, dv, ctx.scale)
-        return *_scatter(*of, shapes=ctx.shapes), None, None
+        grads = (_scatter(*each, shape) for each, shape in zip(of, ctx.shapes, strict=True))
+        return *grads, None, None
 
 
 def _softmax(scores: Tensor, group: PaddedGroup) -> None:
