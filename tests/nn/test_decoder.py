@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch, from_padded
 from ownbert.batches.layout import Layout, make_layout
-from ownbert.config.encoder import POSITIONS, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.positions import POSITIONS
 from ownbert.nn.context import Cache, Context, per_sequence
 from ownbert.nn.model import Model
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, Example, pack
-from ownbert.config.encoder import POSITIONS, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.positions import POSITIONS
 from ownbert.config.variants import Mobile
 from ownbert.exceptions import InputError
 from ownbert.nn.context import Context

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from ownbert.batches.batch import Example, from_padded, pack
-from ownbert.config.encoder import POSITIONS, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
+from ownbert.config.positions import POSITIONS
 from ownbert.config.variants import Mobile
 from ownbert.nn.model import Model
 from ownbert.nn.pooling import POOLINGS

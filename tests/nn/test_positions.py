@@ -9,7 +9,8 @@ import torch
 
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.layout import distances
-from ownbert.config.encoder import POSITIONS, EncoderConfig
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.positions import POSITIONS
 from ownbert.config.variants import Mobile
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
@@ -67,7 +68,7 @@ def test_rotated_products_depend_on_the_distance_alone():
 @pytest.mark.parametrize("scaled", [True, False])
 def test_relative_scores_and_the_end_of_their_table(kind: str, scaled: bool):
     config = replace(CONFIG, position_embedding_type=kind, scale_relative_positions=scaled)
-    bias = RelativeKeys(config)
+    bias = RelativeKeys(config, range(config.num_attention_heads))
     table = bias.distance.weight
     assert table.shape == (15, 4)
     by_chance = torch.Generator().manual_seed(0)

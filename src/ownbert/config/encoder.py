@@ -17,20 +17,10 @@ from ownbert.checks import (
     up_to,
 )
 from ownbert.config import ACTIVATIONS, RATE_CHECK, WIDTH_CHECK
+from ownbert.config.positions import KINDS, POSITIONS, PositionKind
 from ownbert.config.variants import Disentangled, Image, Mobile
 from ownbert.exceptions import InputError, in_short
 
-# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines
-# interleaved; sinusoidal_halves: all sines before all cosines (Marian); relative_key: Shaw et al.
-# 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al. 2021; alibi: Press et al.
-# 2022, symmetric in bidirectional attention; relative_buckets: Raffel et al. 2020, section 2.1;
-# transformer_xl: sinusoids of relative positions (Dai et al. 2019) and a same-segment term (Yang et
-# al. 2019); none: no position embeddings, and no position in the scores unless attention is
-# disentangled (DeBERTa-v3).
-POSITIONS = (
-    *("absolute", "sinusoidal", "sinusoidal_halves", "relative_key", "relative_key_query"),
-    *("rotary", "alibi", "relative_buckets", "transformer_xl", "none"),
-)
 NORMS = ("layer_norm", "rms_norm")
 # Segment ids of ``transformer_xl``: XLNet's two texts, <cls> and padding, with room for the ids of
 # other models. Eight channels keep the products aligned.
@@ -253,7 +243,7 @@ class EncoderConfig:
                 f"{self.relative_max_distance}; relative_buckets must be at least 4, and half of "
                 "it less than relative_max_distance"
             )
-        if self.position_embedding_type == "rotary" and self.head_size % 2:
+        if self.positions.rotary and self.head_size % 2:
             raise InputError(
                 "position_embedding_type 'rotary' needs an even head size; hidden_size "
                 f"{self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd"
@@ -288,7 +278,7 @@ class EncoderConfig:
             raise InputError("mobile cannot be combined with norm_first or activation_dropout")
         if self.gated_feed_forward or not self.norm_bias:
             raise InputError("mobile cannot be combined with gated_feed_forward or norm_bias false")
-        if self.position_embedding_type == "transformer_xl":
+        if self.positions.segments:
             raise InputError(
                 "mobile cannot be combined with position_embedding_type 'transformer_xl'"
             )
@@ -374,6 +364,11 @@ class EncoderConfig:
         return dict(sorted(checked.items()))
 
     @property
+    def positions(self) -> PositionKind:
+        """The kind of positions."""
+        return KINDS[self.position_embedding_type]
+
+    @property
     def attention_size(self) -> int:
         """Output width of attention and feed-forward networks: the bottleneck's width, or D."""
         if self.mobile is not None and self.mobile.use_bottleneck:
@@ -403,9 +398,7 @@ class EncoderConfig:
     @property
     def max_length(self) -> int | None:
         """Maximum sequence length in tokens; None without a position table."""
-        if self.position_embedding_type != "absolute":
-            return None
-        return self.longest
+        return self.longest if self.positions.table else None
 
     @property
     def longest(self) -> int:

@@ -201,16 +201,10 @@ def _distances(length: int, device: torch.device) -> Tensor:
 def _bias(bias: Any, q: Tensor, k: Tensor) -> Tensor:
     """(B or 1, H, S, S) bias of the scores."""
     far = _distances(q.shape[2], q.device)
-    if not isinstance(bias, RelativeKeys):
-        return bias(q, k, far)
-    # The whole table, while the packed model uses only the rows needed for the length.
-    index = (far.clamp(-bias.longest, bias.longest) + bias.longest)[:, None]
-    index = index.expand(*q.shape[:2], -1, -1)
-    scores = (q @ bias.distance.weight.T).gather(-1, index)
-    if bias.both:
-        of_keys = (k @ bias.distance.weight.T).gather(-1, index.transpose(2, 3))
-        scores = scores + of_keys.transpose(2, 3)
-    return scores * bias.scale
+    if isinstance(bias, RelativeKeys):
+        # The whole table, while the packed model uses only the rows needed for the length.
+        return bias.within(bias.longest, q, k, far)
+    return bias(q, k, far)
 
 
 class PaddedDistances(nn.Module):
@@ -273,7 +267,7 @@ def _padded_copy(model: Model) -> Model:
     config = model.config
     if config.image is not None or model.decoder is not None:
         raise InputError("only text encoders can be exported, not image or translation models")
-    if config.position_embedding_type == "transformer_xl":
+    if config.positions.segments:
         raise InputError("an xlnet model cannot be exported")
     padded = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
     encoder: Any = padded.encoder

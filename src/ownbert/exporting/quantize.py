@@ -85,7 +85,7 @@ def quantize(
             raise InputError(f"{target} contains float weights; choose another folder")
         description = describe_network(source)
         require_float(description.values, source)
-        if description.config.position_embedding_type == "transformer_xl":
+        if description.config.positions.segments:
             raise InputError(f"{source} is an xlnet model, which cannot be quantized")
         if description.config.image is not None:
             raise InputError(f"{source} reads images; only models of texts can be quantized")

@@ -61,8 +61,7 @@ def without_position_table(config: EncoderConfig) -> bool:
 
     False for position types that Transformers does not have: without the table it cannot load them.
     """
-    kinds = ("sinusoidal", "relative_key", "relative_key_query", "none")
-    return config.position_embedding_type in kinds
+    return config.positions.unused_table
 
 
 def position_table(config: EncoderConfig) -> "Tensor":
@@ -72,7 +71,7 @@ def position_table(config: EncoderConfig) -> "Tensor":
     from ownbert.nn.positions import sinusoids
 
     size = config.hidden_size if config.mobile else config.embedding_size or config.hidden_size
-    if config.position_embedding_type != "sinusoidal":
+    if config.positions.waves is None:
         return torch.zeros(config.max_position_embeddings, size)
     positions = torch.arange(config.max_position_embeddings) - config.position_offset
     return sinusoids(positions, size)

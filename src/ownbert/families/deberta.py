@@ -121,7 +121,7 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
         "position_buckets": own.position_buckets or -1,
         "max_relative_positions": -1 if everywhere else own.max_relative_positions,
         "norm_rel_ebd": "layer_norm" if own.norm_rel_ebd else "none",
-        "position_biased_input": config.position_embedding_type == "absolute",
+        "position_biased_input": config.positions.table,
     }
     if config.embedding_size is not None:
         values["embedding_size"] = config.embedding_size
@@ -140,7 +140,7 @@ def _is_legacy(config: EncoderConfig) -> bool:
 
 
 def _has_positions(config: EncoderConfig) -> bool:
-    return config.position_embedding_type == "absolute"
+    return config.positions.table
 
 
 def _has_unused_table(config: EncoderConfig) -> bool:

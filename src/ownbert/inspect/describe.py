@@ -46,25 +46,6 @@ from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
-_POSITIONS = {
-    "absolute": "a learnt vector for each of {n} positions, added to the word vectors once; "
-    "later layers know them only from the hidden states",
-    "sinusoidal": "sines and cosines, added to the word vectors once, made for {n} tokens; later "
-    "layers know them only from the hidden states",
-    "sinusoidal_halves": "sines and then cosines, added to the word vectors once, made for {n} "
-    "tokens; later layers know them only from the hidden states",
-    "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
-    "{n} tokens",
-    "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "
-    "of every layer; made for {n} tokens",
-    "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
-    "alibi": "scores of every layer fall with distance; made for {n} tokens",
-    "relative_buckets": "a learnt number for each bucket of distances and each head, in the scores "
-    "of every layer; made for {n} tokens",
-    "transformer_xl": "sinusoids of each distance, and whether two tokens are of one segment, in "
-    "the scores of every layer; made for {n} tokens",
-    "none": "the word vectors know no positions; made for {n} tokens",
-}
 _GATES = {
     "last": "last: the last layer times its gate, by squeeze and excitation over all layers",
     "sum": "sum: of all layers, each times its gate, by squeeze and excitation over them",
@@ -309,9 +290,8 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         yield "attention blur", f"a Gaussian of {sigma:g} over 3 neighbouring tokens"
     if config.layer_gate is not None:
         yield "layer gate", _GATES[config.layer_gate]
-    kind = config.position_embedding_type
-    words = _POSITIONS[kind].format(n=f"{config.longest:,}")
-    yield "positions", f"{kind}: {words}"
+    words = config.positions.explained.format(n=f"{config.longest:,}")
+    yield "positions", f"{config.position_embedding_type}: {words}"
     if config.disentangled is not None and config.disentangled.terms:
         yield "distances", _distances(config.disentangled)
     if config.disentangled is not None and config.disentangled.conv_kernel_size:

@@ -92,7 +92,6 @@ _STEPS = (
     ("heads.discriminator", "out", "discriminator", "T", "was this token replaced?"),
 )
 # Position encodings that add a term to the attention scores.
-_IN_SCORES = ("relative_key", "relative_key_query", "alibi", "relative_buckets", "transformer_xl")
 # Length of the source text for a decoder with cross attention, in tokens.
 _SOURCE = 5
 Sizes = tuple[int, ...]
@@ -168,7 +167,7 @@ def forward_shapes(
             meaning = meaning.replace(
                 ": row", " and of distances: row" if disentangled.terms else ": row"
             )
-        if name == "attention weights" and config.position_embedding_type in _IN_SCORES:
+        if name == "attention weights" and config.positions.bias is not None:
             meaning = meaning.replace("sqrt(K)", "sqrt(K) and of distances")
         steps.append(ShapeStep(name, _letters(letters, key[0], config), sizes, meaning))
         if key == (_BLOCK, "out") and config.num_hidden_layers > 1:

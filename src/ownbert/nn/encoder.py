@@ -29,9 +29,6 @@ from ownbert.nn.variants.convolution import Convolution
 from ownbert.nn.variants.disentangled import DistanceTable
 from ownbert.nn.variants.sesame import LayerGate
 
-# Position kinds that are added to the embeddings.
-_OF_EMBEDDINGS = ("absolute", "sinusoidal", "sinusoidal_halves")
-
 
 class Embeddings(nn.Module):
     """The sum of the embedding tables in the config, then LayerNorm and dropout.
@@ -49,17 +46,17 @@ class Embeddings(nn.Module):
         hidden = config.hidden_size
         width = config.embedding_size or hidden
         self.kind, self.offset = config.position_embedding_type, config.position_offset
+        self.positions = config.positions
         self.longest = config.max_length
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
         # T5 and XLNet learn the vector of padding: T5's decoder starts with this token.
-        learnt = self.kind in ("relative_buckets", "transformer_xl")
-        padding = None if learnt else config.pad_token_id
+        padding = None if self.positions.learns_padding else config.pad_token_id
         self.word = nn.Embedding(config.vocab_size, width, padding_idx=padding)
         self.trigram = config.mobile is not None and config.mobile.trigram_input
         self.widen_first = config.mobile is not None
         self.norm_last = config.disentangled is not None
         size = hidden if self.widen_first else width
-        if self.kind == "absolute":
+        if self.positions.table:
             self.position = nn.Embedding(config.max_position_embeddings, size)
         if config.type_vocab_size:
             self.token_type = nn.Embedding(config.type_vocab_size, size)
@@ -95,10 +92,10 @@ class Embeddings(nn.Module):
             hidden = torch.cat((after, hidden, before), -1)  # (T, 3E)
         if self.widen_first and hasattr(self, "projection"):
             hidden = self.projection(hidden)  # (T, D)
-        if self.kind == "absolute":
+        if self.positions.table:
             hidden = hidden + self.position(batch.positions + self.offset)
-        elif self.kind in ("sinusoidal", "sinusoidal_halves"):
-            halves = self.kind == "sinusoidal_halves"
+        elif self.positions.waves is not None:
+            halves = self.positions.waves == "halves"
             known = sinusoids(batch.positions, hidden.shape[-1], halves=halves)
             hidden = hidden + known.to(hidden.dtype)
         if hasattr(self, "token_type"):
@@ -161,12 +158,12 @@ class Encoder(nn.Module):
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
         self.buckets: nn.Module | None = None
-        if config.position_embedding_type == "relative_buckets":
+        if config.positions.shared:
             self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
             for block in self.blocks:
                 block.attention.bias.share(self.buckets)  # pyright: ignore
         # Whether blocks treat rows independently, except in attention.
-        self.fills = kind is EncoderBlock and config.position_embedding_type in _OF_EMBEDDINGS
+        self.fills = kind is EncoderBlock and config.positions.of_embeddings
         self.fills &= config.attention_blur is None and config.layer_gate is None
         self.fills &= config.disentangled is None and not config.chunk_size_feed_forward
         self.norm = self.distances = self.convolution = None
@@ -258,8 +255,7 @@ class Encoder(nn.Module):
         stream = None
         if batch.predicted is not None:
             stream = QueryStream(batch.predicted, replace(layout, sees_itself=False))
-        segmented = self.config.position_embedding_type == "transformer_xl"
-        segments = batch.type_ids if segmented else None
+        segments = batch.type_ids if self.config.positions.segments else None
         return Context(layout, batch.positions, segments=segments, query_stream=stream)
 
     def schedule(self) -> list[tuple[nn.Module, bool]]:

@@ -39,7 +39,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: EncoderConfig, block: int, **projections: Linear) -> None:
         super().__init__()
         self.kept, self.head_size = config.kept_heads(block), config.head_size
-        self.rotary = config.position_embedding_type == "rotary"
+        self.rotary = config.positions.rotary
         self.rotary_base = config.rotary_base_of(block)
         self.window = config.window_of(block)
         self.blur = config.attention_blur

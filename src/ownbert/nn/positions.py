@@ -62,17 +62,21 @@ class RelativeKeys(nn.Module):
     Source: Shaw et al. 2018, equation 5; Huang et al. 2020, equation 13.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
         super().__init__()
         self.longest = config.max_position_embeddings - 1
-        self.both = config.position_embedding_type == "relative_key_query"
+        self.both = config.positions.multiplies_keys
         self.scale = config.head_size**-0.5 if config.scale_relative_positions else 1.0
         self.distance = nn.Embedding(2 * self.longest + 1, config.head_size)
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
-        # Each distance is multiplied once, then looked up for every pair of positions.
         reach = min(self.longest, max(q.shape[2], k.shape[2]) - 1)
+        return self.within(reach, q, k, distances)
+
+    def within(self, reach: int, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
+        """Like ``forward``, for distances of at most ``reach``, or with the whole table."""
+        # Each distance is multiplied once, then looked up for every pair of positions.
         span = slice(self.longest - reach, self.longest + reach + 1)
         table = self.distance.weight[span].to(q.dtype)
         index = (distances.clamp(-reach, reach) + reach)[:, None]  # (B or 1, 1, S, S')
@@ -131,10 +135,13 @@ class RelativeSinusoids(nn.Module):
     backend computes like that of ordinary queries and keys; ``forward`` computes the other term.
 
     Attributes:
+        distances_per_pair: number of vectors of distances that a query is multiplied by, per key.
         distance: W, which projects the D sinusoids r(d) to a key for each head.
 
     Source: Dai et al. 2019, section 3.3; Yang et al. 2019, section 2.5.
     """
+
+    distances_per_pair = 2
 
     def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
         super().__init__()
@@ -299,12 +306,5 @@ def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
     """The bias module for the scores of ``heads``; None for position kinds without one."""
     if config.disentangled is not None and config.disentangled.terms:
         return DisentangledBias(config)
-    if config.position_embedding_type in ("relative_key", "relative_key_query"):
-        return RelativeKeys(config)
-    if config.position_embedding_type == "alibi":
-        return Alibi(config, heads)
-    if config.position_embedding_type == "relative_buckets":
-        return RelativeBuckets(config, heads)
-    if config.position_embedding_type == "transformer_xl":
-        return RelativeSinusoids(config, heads)
-    return None
+    kind = config.positions.bias
+    return None if kind is None else globals()[kind](config, heads)

@@ -176,7 +176,7 @@ def start_at_neighbours(encoder: Encoder) -> None:
             than its layers, only the table is set.
     """
     config, embeddings = encoder.config, encoder.embeddings
-    if config.position_embedding_type != "absolute":
+    if not config.positions.table:
         return
     table = embeddings.position.weight
     frequencies = _frequencies(max(1, int(_SINUSOIDS * table.shape[1] / 2)), len(table))

@@ -54,8 +54,6 @@ _HEADS = ("mlm", "nsp")
 # Model types of BERT; the second has positions that Transformers does not support
 # (families.mapping.family.OWN).
 BERT_TYPES = ("bert", "ownbert-bert")
-# Position kinds whose table limits the sequence length.
-_POSITION_TABLES = ("absolute", "relative_key", "relative_key_query")
 
 Ids = Sequence[int]
 
@@ -285,7 +283,7 @@ def position_limit(folder: str | Path) -> int | None:
         InputError: the model belongs to another family.
     """
     config = _describe_bert(model_folder(folder)).config
-    return config.longest if config.position_embedding_type in _POSITION_TABLES else None
+    return config.longest if config.positions.limited else None
 
 
 def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe) -> EncoderConfig:
@@ -300,7 +298,7 @@ def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe
     path = model_folder(folder)
     config = _describe_bert(path).config
     longest = recipe.longest
-    if config.position_embedding_type in _POSITION_TABLES and longest > config.longest:
+    if config.positions.limited and longest > config.longest:
         raise InputError(
             f"data.max_length is {longest}, but {path / CONFIG} has max_position_embeddings "
             f"{config.max_position_embeddings}; use at most that, or start from another model"

@@ -44,7 +44,7 @@ class PackedEncoder:
         self.model = load(folder, heads=(), pooler=False).to(pick_device(device))
         self.precision = precision
         # Token types matter even for a single text if its last token has its own type.
-        segments = self.model.config.position_embedding_type == "transformer_xl"
+        segments = self.model.config.positions.segments
         self.format = format if segments else None
         self._encoders: dict[str, Encoder] = {}
 

@@ -122,8 +122,7 @@ class TextInputBuilder:
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
         self.format = tokenizer.input_format
-        segments = config.position_embedding_type == "transformer_xl"
-        self.types = config.type_vocab_size > 1 or segments
+        self.types = config.type_vocab_size > 1 or config.positions.segments
 
     @property
     def room(self) -> int:

@@ -14,7 +14,6 @@ from ownbert.nn.layers import multiply, onednn_has_linear
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import CrossAttention, MultiHeadAttention
 from ownbert.nn.output_heads import MaskedLMHead
-from ownbert.nn.positions import RelativeSinusoids
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Objective, unmasked
 
@@ -89,13 +88,13 @@ def _stack_products(
     products = 2 * tokens * _weights(stack.embeddings)
     for block, _ in stack.schedule():
         attention: MultiHeadAttention = block.attention  # pyright: ignore
-        relative = isinstance(attention.bias, RelativeSinusoids)
         # Weights of distances multiply vectors of distances, which are few.
         others = [*getattr(block, "unused", ()), *([attention.bias] if attention.bias else [])]
         products += 2 * tokens * (_weights(block) - sum(map(_weights, others)))
-        # Queries by keys, and weights by values; in XLNet also queries by twice as many distances.
+        # Queries by keys, weights by values, and in XLNet queries by distances.
         pairs = streams * sum(_pairs(n, attention.window) for n in lengths)
-        products += (8 if relative else 4) * pairs * attention.width
+        distances = getattr(attention.bias, "distances_per_pair", 0)
+        products += (4 + 2 * distances) * pairs * attention.width
         if sources:
             cross: CrossAttention = block.cross_attention  # pyright: ignore
             pairs = sum(n * m for n, m in zip(lengths, sources, strict=True))

@@ -86,7 +86,7 @@ def check_inputs(stack: Encoder, given: Mapping[str, Any], size: tuple[int, int]
             "attention_mask must be 1 for tokens and 0 for padding, and contains other values"
         )
     types = given.get("token_type_ids")
-    if types is not None and config.position_embedding_type == "transformer_xl":
+    if types is not None and config.positions.segments:
         check_range("token_type_ids", types, SEGMENTS, "segments")
     embeds = given.get("inputs_embeds")
     width = embeddings.word.embedding_dim
@@ -327,7 +327,7 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
-    if config.position_embedding_type == "transformer_xl":
+    if config.positions.segments:
         context.segments = batch.type_ids.long()
     if given.target_mapping is not None:
         query_layout = replace(layout, mask=None if bool(by_others.all()) else by_others)
@@ -363,15 +363,14 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     """Whether results depend on the position of padding: on the left, or between tokens."""
     if bool(mask.all()):
         return False
-    if config.position_embedding_type == "transformer_xl":  # Only gaps change distances.
+    if config.positions.pads_left:  # Only gaps change distances.
         ones = mask.long()
         begins = ones.diff(dim=1, prepend=torch.zeros_like(ones[:, :1])) == 1
         return bool((begins.sum(1) > 1).any())
     if not bool(mask[:, 0].all()):
         return True
     # Distances (and MobileBERT's neighbours) include padding, so gaps matter.
-    counted = config.position_embedding_type.startswith("relative_")
-    counted = counted or config.position_embedding_type == "alibi"
+    counted = config.positions.counts_gaps
     counted = counted or config.local_attention is not None or config.disentangled is not None
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())

@@ -16,7 +16,6 @@ from ownbert.families.mapping.weight_map import WeightMap
 POSITIONS = "ownbert_position_embedding_type"
 # Prefix of the model_type of models that Transformers cannot compute, so that it rejects them.
 OWN = "ownbert-"
-_OWN_POSITIONS = ("rotary", "alibi", "relative_buckets")
 # OwnBERT's keys for fields that no family has a key for. Transformers cannot compute such models.
 OWN_FIELDS = {"layer_gate": "ownbert_layer_gate", "attention_blur": "ownbert_attention_blur"}
 
@@ -167,10 +166,10 @@ class Family:
                 raise InputError(f"{self.model_type} needs {key}")
         kind = config.position_embedding_type
         if self.fixed.get("position_embedding_type") is None:
-            if kind == "sinusoidal" or kind in _OWN_POSITIONS:
+            if config.positions.own or config.positions.waves == "interleaved":
                 theirs["position_embedding_type"] = "absolute"
                 theirs[POSITIONS] = kind
-            if kind in _OWN_POSITIONS:
+            if config.positions.own:
                 theirs["model_type"] = OWN + self.model_type
         for name, key in OWN_FIELDS.items():
             if (value := getattr(config, name)) is not None:

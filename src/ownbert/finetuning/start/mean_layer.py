@@ -26,8 +26,8 @@ def is_plain_bert(model: Model) -> bool:
     """Whether a model has the structure of Google's BERT, with any heads."""
     config = model.config
     plain = model.model_type == "bert" and model.decoder is None and not config.pruned_heads
-    structure = (config.position_embedding_type, config.head_width, config.norm_first)
-    return plain and structure == ("absolute", None, False)
+    structure = (config.positions.table, config.head_width, config.norm_first)
+    return plain and structure == (True, None, False)
 
 
 def can_hold_means(model: Model) -> bool:

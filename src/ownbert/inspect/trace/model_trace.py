@@ -110,7 +110,7 @@ def _attention(model: Model, layer: int) -> MultiHeadAttention:
     config, schedule = model.config, model.encoder.schedule()
     if config.image is not None:
         raise InputError("the model reads images; a trace needs a text model")
-    if model.config.position_embedding_type == "transformer_xl":
+    if model.config.positions.segments:
         raise InputError("a trace has no steps for the distances and segments of an xlnet model")
     if config.add_cross_attention:
         raise InputError("the model also attends to an encoder; a trace shows a single text")
