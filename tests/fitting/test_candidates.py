@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.fitting.candidates import fit_on_folds
+from ownbert.fitting.linear_candidates import fit_on_folds
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.views.linear_models import STRENGTHS, fit_linear

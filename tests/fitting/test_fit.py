@@ -21,7 +21,13 @@ from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import quantize
 from ownbert.files.writing import make_folder
 from ownbert.fitting.attempts import Attempts
-from ownbert.fitting.comparison import ComparedModel, Comparison, best_network
+from ownbert.fitting.comparison import (
+    DISTILLED,
+    JOINED,
+    ComparedModel,
+    Comparison,
+    best_network,
+)
 from ownbert.fitting.findings import _blend_row
 from ownbert.fitting.fit import Fit, _clear, preview_fit
 from ownbert.fitting.fit_state import FitState
@@ -753,7 +759,7 @@ def test_a_taught_network_is_measured_without_dev_rows_too(
 def test_where_time_is_short_one_fold_has_a_network_with_all_epochs(
     topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.fitting.steps._SHORTENED", 0.0)  # as if there were none left
+    monkeypatch.setattr("ownbert.fitting.candidates._SHORTENED", 0.0)  # as if there were none left
     out = tmp_path / "best"
     ownbert.fit(
         topics / "train.csv", model=pretrained, minutes=MINUTES, output=out, quiet=True, seeds=2
@@ -836,7 +842,9 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     def network_of(tuned: np.ndarray, taught: np.ndarray) -> str:
         models = [
             ComparedModel("network", "", "network", (), 0.0, scores=tuned),
-            ComparedModel("student", "", "network", (), 0.0, partial=taught[:count]),
+            ComparedModel(
+                "student", "", "network", (), 0.0, partial=taught[:count], role=DISTILLED
+            ),
         ]
         best = best_network(Comparison(rows, models))
         assert best is not None
@@ -854,8 +862,11 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     assert network_of(np.where(almost == fair, unsure, almost), fair) == "student"
 
     # Without texts, a network with built-in linear models comes first.
-    names = ("network", "joined", "student")
-    models = [ComparedModel(name, "", "network", (), 0.0, scores=fair) for name in names]
+    roles = {"network": "", "joined": JOINED, "student": DISTILLED}
+    models = [
+        ComparedModel(name, "", "network", (), 0.0, scores=fair, role=role)
+        for name, role in roles.items()
+    ]
     for has_texts, expected in ((True, "student"), (False, "joined")):
         best = best_network(Comparison(rows, models, has_texts=has_texts))
         assert best is not None
@@ -865,8 +876,12 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     lucky = unsure.copy()
     lucky[: count // 20] = np.log(np.where(np.arange(3) == truth[: count // 20, None], 0.8, 0.1))
     models = [
-        ComparedModel(name, "", "network", (), 0.0, scores=own)
-        for name, own in (("network", lucky), ("joined", fair), ("start", scores(0.4)))
+        ComparedModel(name, "", "network", (), 0.0, scores=own, role=role)
+        for name, own, role in (
+            ("network", lucky, ""),
+            ("joined", fair, JOINED),
+            ("start", scores(0.4), ""),
+        )
     ]
     compared = Comparison(rows, models)
     assert compared.worth_on_first_fold(models[0]) > compared.worth_on_first_fold(models[1])
@@ -907,8 +922,8 @@ def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_
         assert compared.on_first_fold(own).value() == own.value()
 
     # Offsets that were fitted when linear models were built in are not fitted again.
-    for name, kept in (("joined-finetuned", True), ("network", False)):
-        network = ComparedModel(name, "", "network", (), 0.0, scores=scores)
+    for role, kept in ((JOINED, True), ("", False)):
+        network = ComparedModel("network", "", "network", (), 0.0, scores=scores, role=role)
         assert (compared.by_itself(network).offsets == 0).all() == kept
 
 
@@ -952,7 +967,7 @@ def test_a_network_of_the_first_fold_stays_out_of_the_blend_of_a_resumed_run(
         scores = np.log(np.where(np.arange(3) == truth[:, None], 0.8, 0.1))
         about = ("", "linear", ("members/tfidf",), 1.0)
         models = [ComparedModel("tfidf", *about, scores=scores)]
-        models.append(ComparedModel("joined", *about, partial=scores))
+        models.append(ComparedModel("joined", *about, partial=scores, role=JOINED))
         for model in models:
             make_folder(tmp_path / "work")
             np.save(tmp_path / "work" / f"{model.name}.npy", scores)

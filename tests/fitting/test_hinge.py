@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.fitting import candidates
-from ownbert.fitting.candidates import FittedOnFolds, fit_on_folds, fit_view
+from ownbert.fitting import linear_candidates
+from ownbert.fitting.linear_candidates import FittedOnFolds, fit_on_folds, fit_view
 from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
@@ -45,7 +45,7 @@ def tfidf(rows: LabelledRows) -> object:
 def both(rows: LabelledRows, monkeypatch: pytest.MonkeyPatch) -> tuple[FittedOnFolds, ...]:
     """Fitted on folds without models of a squared hinge loss, and with them."""
     found = fit_on_folds(tfidf(rows), rows)
-    monkeypatch.setattr(candidates, "_hinge_helps", lambda rows: False)
+    monkeypatch.setattr(linear_candidates, "_hinge_helps", lambda rows: False)
     return fit_on_folds(tfidf(rows), rows), found
 
 

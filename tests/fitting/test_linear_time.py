@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from ownbert.fitting.candidates import fit_on_folds
+from ownbert.fitting.linear_candidates import fit_on_folds
 from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit

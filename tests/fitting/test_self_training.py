@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.fitting.candidates import fit_view
+from ownbert.fitting.linear_candidates import fit_view
 from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.fitting.teaching.self_training import self_train
 from ownbert.tasks.task import task_class

@@ -24,7 +24,7 @@ import pytest
 
 import ownbert
 from ownbert.finetuning import default_settings
-from ownbert.fitting import findings, fit, minutes_curve, own_network, steps
+from ownbert.fitting import candidates, findings, fit, minutes_curve, own_network
 from ownbert.fitting.report import report as written_report
 from ownbert.fitting.teaching import student
 from support.cli import run_cli
@@ -210,15 +210,15 @@ PARTS: Sequence[tuple[Any, str]] = (
     (findings, "best_network"),
     (written_report, "as_page"),
     (fit, "write_fit_card"),
-    (steps, "self_train"),
+    (candidates, "self_train"),
 )
 NETWORKS: Sequence[tuple[Any, str]] = (
-    (steps, "fit_probe"),
+    (candidates, "fit_probe"),
     (own_network, "copy_network"),
-    (steps, "copy_network"),
+    (candidates, "copy_network"),
     (student, "finetune_on"),
     (student, "taught_texts"),
-    (steps, "finetune_on"),
+    (candidates, "finetune_on"),
 )
 
 
@@ -254,7 +254,7 @@ def test_a_part_that_fails_ends_no_run(
 ):
     monkeypatch.setattr(module, name, broken)
     out, options = tmp_path / "best", ()
-    if module is not steps:  # what follows the models is done again
+    if module is not candidates:  # what follows the models is done again
         shutil.copytree(linear / "best", out)
         options = ("--resume",)
     done = fit_linear(linear, out, *options)
@@ -306,7 +306,7 @@ def test_a_pretraining_that_fails_ends_no_run(
 def test_without_any_model_the_reasons_are_said(
     topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps, "fit_view", broken)
+    monkeypatch.setattr(candidates, "fit_view", broken)
     done = run_cli("fit", topics / "train.csv", "--minutes", "0.1", "-o", tmp_path / "best")
     assert done.returncode == 2
     assert "no model could be fitted (TF-IDF of 1 to 2 words: this part is broken" in done.stderr

@@ -2,9 +2,10 @@
 
 import contextlib
 import hashlib
+import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,36 @@ _Identity = tuple[int, int]
 _protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
 # Pipes read since the start of the outermost ``protected`` block.
 _pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
+# Contents of the files of ``read_once`` by absolute path; None until a file is read.
+_contents: ContextVar[dict[str, bytes | None] | None] = ContextVar("contents", default=None)
+
+
+@contextlib.contextmanager
+def read_once(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
+    """Open each of these files at most once in the block: its bytes stay in memory, so that all
+    that is read from it, and its checksum, are of the same content."""
+    token = _contents.set({os.path.abspath(path): None for path in paths})
+    try:
+        yield
+    finally:
+        _contents.reset(token)
+
+
+def open_input(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file to read its bytes; see ``read_once``."""
+    contents, name = _contents.get() or {}, os.path.abspath(path)
+    if name not in contents:
+        return open(path, "rb")
+    if (content := contents[name]) is None:
+        with open(path, "rb") as file:
+            content = contents[name] = file.read()
+    return io.BufferedReader(io.BytesIO(content))  # pyright: ignore[reportArgumentType]
 
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_input(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
@@ -50,7 +75,7 @@ def allow_open_files(count: int) -> None:
 def refuse_second_reading(path: Path) -> None:
     """Refuse to read a pipe twice: the second reading would block forever."""
     pipes = _pipes.get()
-    if pipes is None or not path.is_fifo():
+    if pipes is None or not path.is_fifo() or os.path.abspath(path) in (_contents.get() or {}):
         return
     status = os.stat(path)
     if (status.st_dev, status.st_ino) in pipes:

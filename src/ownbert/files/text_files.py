@@ -17,7 +17,7 @@ from ownbert.files.encodings import (
     has_plain_line_feeds,
     likely_encoding,
 )
-from ownbert.files.input_files import refuse_second_reading
+from ownbert.files.input_files import open_input, refuse_second_reading
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -119,7 +119,7 @@ def refuse_unreadable(path: Path) -> None:
     Raises:
         InputError: it is not.
     """
-    with _read_errors(path), path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
+    with _read_errors(path), open_input(path) if not path.is_fifo() else contextlib.nullcontext():
         pass
 
 
@@ -127,7 +127,7 @@ def is_misnamed_gzip(path: Path) -> bool:
     """Whether a file named .gz is not gzip."""
     if not path.name.lower().endswith(".gz") or not path.is_file():
         return False
-    with _read_errors(path), path.open("rb") as file:
+    with _read_errors(path), open_input(path) as file:
         return file.read(2) != GZIP_MAGIC
 
 
@@ -137,7 +137,7 @@ def _lines(
     number, start = 0, b""
     refuse_second_reading(path)
     by_bytes = has_plain_line_feeds(encoding)
-    with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
+    with _read_errors(path, lambda: number), open_input(path) as raw, _unpacked(raw) as stream:
         if not by_bytes:
             text = io.TextIOWrapper(cast(Any, stream), encoding, newline="\n")
             try:

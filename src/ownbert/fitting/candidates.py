@@ -1,257 +1,494 @@
-"""Fits the linear candidates of ``fit``. N: held-out rows, C: labels or regression values."""
+"""The candidates of ``fit``: ``CANDIDATES`` has one entry for each model that can be fitted.
 
-import math
-from collections.abc import Sequence
+``Fit`` runs, previews, resumes and reports from this list. An entry fits its model in a folder and
+scores the held-out rows.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ownbert.files.writing import atomic_path
-from ownbert.fitting.rows.labelled_rows import LabelledRows
-from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
-from ownbert.time_limit import check_time, clock_seconds, seconds_left
-from ownbert.views.blending import fit_blend, loss
-from ownbert.views.linear_models import (
-    HINGE_STRENGTHS,
-    STRENGTHS,
-    LinearModel,
-    centre_and_scale,
-    fit_linear,
+from ownbert.exceptions import InputError
+from ownbert.files.writing import make_folder
+from ownbert.finetuning.default_settings import is_small_and_own
+from ownbert.fitting.budget import Budget
+from ownbert.fitting.comparison import (
+    DISTILLED,
+    JOINED,
+    NGRAMS,
+    SELF_TRAINED,
+    ComparedModel,
+    Comparison,
 )
-from ownbert.views.linear_view import LinearView
-from ownbert.views.view_features import FEWEST_TEXTS, VIEWS, Texts, texts_with, unit_rows
+from ownbert.fitting.findings import TIMED
+from ownbert.fitting.linear_candidates import PROBE_VECTORS, fit_probe, fit_view, view_helps
+from ownbert.fitting.networks import copy_network, finetune_on, rate_after_start, start_on
+from ownbert.fitting.rows.fit_input import FitInput
+from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
+from ownbert.fitting.teaching.self_training import self_train
+from ownbert.fitting.teaching.student import teach
+from ownbert.inference.compute import Compute
+from ownbert.inference.frozen_probe import ENCODER
+from ownbert.inference.opened import Networks, characters, describe_members
+from ownbert.inference.opened_blend import score_all
+from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
+from ownbert.time_limit import OutOfTime, clock_seconds, seconds_left, time_limit
+from ownbert.views.view_features import VIEWS
 
-# Naive Bayes weights help with few labels; with many they took minutes and were no better.
-_MOST_NB_LABELS = 4
-# Squared hinge loss is tried only where one label is this many times as frequent as another: with
-# balanced labels, logistic regressions were as good.
-_UNEQUAL = 2.0
-# N-grams take too long above this number of characters in all labelled texts.
-_MOST_CHARACTERS = 20_000_000
-# Work file: the frozen network's vectors of all rows.
-PROBE_VECTORS = "probe-vectors.npy"
-# A factor for the logits, and offsets (C) added to them.
-_Calibration = tuple[float, np.ndarray]
+# Folder for intermediate files.
+WORK = "work"
+# Minimum lead of a linear model over the fine-tuned network, in the metric, from which building the
+# linear models into the distilled network helps (docs/lab/distilled-network.md).
+_FAR_BETTER = 0.05
+# The head of a public network, whose vectors are good before fine-tuning, is a linear model at
+# first, even with many rows.
+_LINEAR = {"head_init": "linear"}
+# No further step is started with less time than this, in seconds.
+SHORTEST = 5.0
+# Minimum share of the total time for a distilled network: with less it learns from too few texts.
+_DISTILLING = 0.05
+# Another fold is trained if the remaining time is at least the expected time divided by this.
+_SHORTENED = 1.5
+# Shares of the total time. Fine-tuning gets all of the time left if no later candidate needs it,
+# and a larger share if the user gives a network, because there is no pretraining.
+_FINETUNING, _FINETUNING_OF_GIVEN, _NGRAM_SHARE, _JOINING = 0.2, 0.3, 0.15, 0.1
+_PROBING, _PROBING_OF_GIVEN = 0.1, 0.2
+# Size of the n-gram table.
+_NGRAMS = 1 << 18
 
 
-def view_names(rows: LabelledRows, kind: str) -> list[str]:
-    """The views that suit the rows, for a kind of text (see ``ownbert.views.tokens.KINDS``)."""
-    names = list(VIEWS)
-    # Word trigrams gain a point of micro-F1 with several labels per row, and lose up to one point
-    # of macro-F1 with a single label (docs/lab/fit.md).
-    names.remove("tfidf" if rows.targets.task == "multilabel" else "trigrams")
-    characters = sum(len(text) for row in rows.rows for text in row.texts)
-    if kind == "ids" or characters > _MOST_CHARACTERS:
-        names.remove("characters")
-    if rows.targets.task == "regress" or rows.targets.size > _MOST_NB_LABELS:
-        names.remove("nb")
-    return names
+class Made(NamedTuple):
+    """The result of a step of ``fit``; for the fields, see ``ComparedModel``."""
+
+    folders: Sequence[str]
+    scores: np.ndarray | None = None
+    first: Sequence[str] = ()
+    partial: np.ndarray | None = None
+    share: float = 0.0
+    unknown: Sequence[int] = ()
 
 
-class FittedOnFolds(NamedTuple):
-    """Linear models of one kind, trained on all rows and on the folds.
+class Steps:
+    """What the candidates of a run are made from, and how.
+
+    Attributes:
+        pretrained: folder of the network that candidates start from; None if there is none.
+        base: the folder to fine-tune, which differs if the text vectors of ``pretrained`` are means
+            (see ``with_means``).
+        per_character: seconds per character of the last network.
+    """
+
+    def __init__(
+        self, given: FitInput, folder: Path, candidates: list[ComparedModel], budget: Budget
+    ) -> None:
+        self.given, self.rows, self.recipe = given, given.rows, given.recipe
+        self.folder, self.candidates, self.budget = folder, candidates, budget
+        self._scores_file = folder / WORK / "token-scores.npz"
+        self._final_scores_file = folder / WORK / "token-scores-of-all-rows.npz"
+        self._training: Any = {"device": self.recipe.device, "seed": self.recipe.seed}
+        self.pretrained: Path | None = None
+        self.base = Path()
+        self.per_character = 0.0
+
+    def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
+        """Compare some of the candidates, by default all."""
+        chosen = self.candidates if candidates is None else candidates
+        has_texts = len(self.given.unlabelled) > 0
+        return Comparison(self.rows, chosen, self.given.metric, has_texts=has_texts)
+
+    def first_fold_folder(self, name: str) -> Path:
+        """The folder of a linear candidate's first-fold models."""
+        subfolder = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
+        return self.folder / "members" / subfolder
+
+    def _linear(
+        self, name: str, fit: Callable[[Path | None], tuple[np.ndarray, np.ndarray]]
+    ) -> Made:
+        """A linear candidate, with separate first-fold models if there is more than one fold."""
+        first = self.first_fold_folder(name) if self.rows.refit else None
+        scores, unknown = fit(first)
+        return Made(
+            [f"members/{name}"],
+            scores,
+            () if first is None else [str(first.relative_to(self.folder))],
+            unknown=np.flatnonzero(unknown).tolist(),
+        )
+
+    def view(self, path: Path) -> Made:
+        """A linear model on the view that the folder is named after."""
+        name = path.name
+        texts = (self.given.labelled, self.given.learnt, self.given.unlabelled)
+        seconds = self.budget.linear
+        fit = partial(fit_view, name, self.rows, *texts, path, seconds=seconds)
+        return self._linear(name, lambda first: fit(first=first))
+
+    def self_trained(self, path: Path) -> Made:
+        # A resumed run may already have networks.
+        linear = [c for c in self.candidates if c.kind == "linear" and c.role != SELF_TRAINED]
+        compared = self.compared(linear)
+        first = self.first_fold_folder("self-trained") if self.rows.refit else None
+        names = [c.name for c in compared.measured]
+        texts = (self.given.labelled, self.given.unlabelled)
+        given = (names, compared.fitted.weights, self.rows, *texts, path.parent, path)
+        folders, scores, unknown = self_train(*given, first=first)
+        of_first = () if first is None else [first / name for name in names]
+        paths, of_all = self._relative(of_first), np.flatnonzero(unknown).tolist()
+        return Made(self._relative(folders), scores, paths, unknown=of_all)
+
+    def _relative(self, folders: Sequence[Path]) -> list[str]:
+        return [str(path.relative_to(self.folder)) for path in folders]
+
+    def probe(self, path: Path) -> Made:
+        assert self.pretrained is not None
+        read_embedding_config(self.pretrained)  # errors name the user's file, not the copy
+        copy_network(self.pretrained, path / ENCODER)
+        keep, device = make_folder(self.folder / WORK) / PROBE_VECTORS, self.recipe.device
+        fit = partial(fit_probe, path / ENCODER, self.rows, path, device=device, keep=keep)
+        return self._linear(path.name, lambda first: (fit(first=first), np.zeros(0)))
+
+    def start(self, path: Path) -> Made:
+        """The network that fine-tuning starts from, for the first fold, with zero blend weight.
+
+        It becomes the folder's network where fine-tuning on few rows loses pretrained features.
+        """
+        learn, held_out = self.rows.first_fold
+        settings = _LINEAR if self._public else {}
+        if not start_on(self.rows, learn, self.base, path, **self._training, settings=settings):
+            raise InputError("fine-tuning would not start from it")
+        return Made(self._relative([path]), partial=self._scores_of(path, held_out))
+
+    @cached_property
+    def _public(self) -> bool:
+        """Whether the user has given a network that is not a small one of their own."""
+        base = self.given.base
+        return base is not None and not is_small_and_own(str(base.folder), base.config.hidden_size)
+
+    @property
+    def _started(self) -> Path:
+        """The network that fine-tuning starts from, for the first fold: ``base``, with a head if
+        there was time to fit it."""
+        start = self.find("start")
+        return self.base if start is None else self.folder / start.folders[0]
+
+    def join_linear_models(self, path: Path) -> Made:
+        """The network before fine-tuning with the linear models built in, with zero blend weight:
+        those of the first fold to be measured, and those of all rows."""
+        compared, refit, seconds = self.compared(), self.rows.refit, self.budget.share(_JOINING)
+        start = start_of(compared, self._started, **self._training)
+        given = (compared, self.given, self.folder, start, seconds / 2 if refit else seconds)
+        scores = imitate(*given)
+        make_folder(self.folder / WORK)
+        scores.write(self._scores_file)
+        self.token_scores, self.final_scores = scores, None
+        if refit:
+            with suppress(OutOfTime), time_limit(seconds_left() / 2):
+                final = imitate(*given, like=scores)
+                final.write(self._final_scores_file)
+                self.final_scores = final
+        return self._joined(compared, scores, start, path)
+
+    @cached_property
+    def token_scores(self) -> TokenScores | None:
+        """The scores of tokens that imitate the linear models, read from the file if the run is
+        resumed; None if there are none."""
+        return None if self.find("joined") is None else TokenScores.read(self._scores_file)
+
+    @cached_property
+    def final_scores(self) -> TokenScores | None:
+        """Those that imitate the linear models of all rows, read like ``token_scores``; None if
+        there are none."""
+        return TokenScores.read(self._final_scores_file)
+
+    def can_join(self, name: str) -> bool:
+        """Whether there are a network of this name and linear models to build in."""
+        return self.find(name) is not None and self.token_scores is not None
+
+    def join_to(self, name: str, path: Path) -> Made:
+        """A trained network with the linear models built in, for the first fold, with zero blend
+        weight."""
+        compared, scores = self.compared(), self.token_scores
+        assert scores is not None  # see ``can_join``
+        network = self.folder / self.fitted(name).first[0]
+        start = start_of(compared, network, **self._training)
+        return self._joined(compared, scores, start, path)
+
+    def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
+        final = self.final_scores
+        first = path if final is None else path / "first-fold"
+        weights = join(compared, scores, start, first)
+        partial = self._scores_of(first, self.rows.first_fold[1])
+        if final is not None:
+            join(compared, final, start, path, weights)
+        return Made(self._relative([path]), first=self._relative([first]), partial=partial)
+
+    def find(self, name: str) -> ComparedModel | None:
+        """The fitted candidate of this name."""
+        return next((c for c in self.candidates if c.name == name), None)
+
+    def fitted(self, name: str) -> ComparedModel:
+        """Like ``find``, for a candidate that has been fitted."""
+        return next(c for c in self.candidates if c.name == name)
+
+    def network(self, path: Path) -> Made:
+        """A network for each fold; see ``finetune``."""
+        given = self.given
+        share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
+        if not given.pretrains:
+            share = max(share, _FINETUNING_OF_GIVEN)
+        most, rest = self.budget.share(share), self.budget.left - self.joining_seconds
+        return self.finetune(path, max(most / 2, min(most, rest)))
+
+    def finetune(self, path: Path, seconds: float, **settings: Any) -> Made:
+        """Fine-tune one network per fold, and repeat with other seeds while there is time.
+
+        If there is not enough time for all folds, only the first fold's network is trained, with
+        all epochs: one fully trained network is better than five that stopped early.
+        """
+        rows, recipe, base, started = self.rows, self.recipe, self.base, clock_seconds()
+        if self._public and not settings:
+            settings, start = _LINEAR, self._started
+            if len(rows.folds) == 1 and start != base:
+                base, settings = start, {"learning_rate": rate_after_start(rows, start)}
+        folders: list[Path] = []
+        scores: list[np.ndarray] = []
+        for seed in range(recipe.seeds):
+            fold_scores: list[np.ndarray] = []
+            of_seed: list[Path] = []
+            for number, (learn, held_out) in enumerate(rows.folds, start=1):
+                done, taken = len(folders) + len(fold_scores), clock_seconds() - started
+                to_make = (seed + 1) * len(rows.folds) - done
+                left = max(0.0, seconds - taken) / to_make if done else seconds
+                if done and taken / done > _SHORTENED * left:
+                    break
+                folder = path / f"seed-{seed}" / f"fold-{number}"
+                options = {**self._training, "seed": recipe.seed + seed, "settings": settings}
+                learnt = [rows.rows[i] for i in learn]
+                finetune_on(rows, learnt, base, folder, seconds=left, **options)
+                of_seed.append(folder)
+                fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held_out]))
+            if len(fold_scores) < len(rows.folds):
+                if not seed:  # only the first fold's rows have logits
+                    first = self._relative(of_seed[:1])
+                    return Made(first, first=first, partial=fold_scores[0])
+                break
+            folders += of_seed
+            scores.append(np.concatenate(fold_scores))
+        first = folders[:: len(rows.folds)]
+        return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
+
+    @property
+    def joining_seconds(self) -> float:
+        """The time that building in the linear models takes, approximately; 0 if there are none."""
+        if self.token_scores is None:
+            return 0.0
+        times = 2.5 if self.final_scores is None else 5.0
+        return SHORTEST + times * self.per_character * sum(map(characters, self.rows.first_fold[1]))
+
+    @property
+    def joining_helps(self) -> bool:
+        """Whether the fine-tuned network is better with the linear models built in."""
+        joined = self.find("joined-finetuned")
+        if joined is None:
+            return False
+        return self.compared().best_on_first_fold([joined, self.fitted("network")]) is joined
+
+    def student(self, path: Path) -> Made:
+        """Distil the blend into a network, using its predictions for many texts."""
+        held_out, compared = self.rows.first_fold[1], self.compared()
+        base = self._start_of_student(compared)
+        # Time for its own predictions and for the report.
+        self.budget.reported += (
+            self.per_character * 2 * sum(map(characters, [*held_out, *self.given.test]))
+        )
+        # Time to build the linear models in.
+        reserved = self.joining_seconds if self.joining_helps else 0.0
+        seconds = self.budget.left - reserved
+        if seconds < _DISTILLING * self.budget.total:
+            raise OutOfTime
+        # An interrupted distillation cannot continue: its texts depended on the time left then.
+        shutil.rmtree(path, ignore_errors=True)
+        teach(compared, self.given, self.folder, base, path, public=self._public, seconds=seconds)
+        folders = self._relative([path])
+        scores = self._scores_of(path, held_out)
+        if len(self.rows.folds) == 1:
+            return Made(folders, scores)
+        return Made(folders, partial=scores, share=compared.share_of(scores))
+
+    def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
+        """A network's logits on held-out rows; the elapsed time predicts how long the report will
+        take."""
+        network = Networks(folder, describe_members(folder), Compute(self.recipe.device))
+        start = clock_seconds()
+        scores = score_all(network.scores, rows)
+        self.per_character = (clock_seconds() - start) / max(1, sum(map(characters, rows)))
+        # The report times a network twice: alone and as a member of the blend.
+        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
+        self.budget.reported += self.per_character * timed
+        return scores
+
+    def _start_of_student(self, compared: Comparison) -> Path:
+        """The fine-tuned network, with the linear models built in if one of them is far better.
+
+        In that case unlabelled text is needed: distilled on mixed texts only, the network is worse
+        than the one with built-in linear models (docs/lab/distilled-network.md).
+        """
+        tuned, joined = self.fitted("network"), self.find("joined-finetuned")
+        linear = [c for c in self.candidates if c.kind == "linear"]
+        worth = compared.worth_on_first_fold
+        if joined is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
+            return self.folder / tuned.first[0]
+        if not len(self.given.unlabelled):
+            raise InputError("there are no texts without labels for it")
+        return self.folder / joined.first[0]
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _rest(steps: Steps) -> float:
+    return steps.budget.left_for_report
+
+
+def _linear_share(steps: Steps) -> float:
+    return steps.budget.linear
+
+
+def _share(of_all: float, of_given: float | None = None) -> Callable[[Steps], float]:
+    """The limit for a share of the total time, which may differ if the user gives a network."""
+
+    def seconds(steps: Steps) -> float:
+        own = of_given if of_given is not None and not steps.given.pretrains else of_all
+        return steps.budget.share(own)
+
+    return seconds
+
+
+@dataclass(frozen=True)
+class FitCandidate:
+    """A model that ``fit`` compares with others.
 
     Args:
-        model: final model, trained on all training rows.
-        first: model trained on the first fold.
-        scores: (N, C) out-of-fold logits of the held-out rows.
-        unknown: (N) whether the model that scores a row knows no feature of it.
+        name: identifier, used in file names.
+        title: name shown to the user.
+        kind: linear; frozen or network, which start from a network.
+        make: fits the model in a folder, scores the held-out rows, and raises ``InputError`` if it
+            cannot be fitted.
+        suits: whether it suits the input; only such candidates are previewed.
+        needs: whether what it is made from has been fitted.
+        seconds: time limit, when its turn comes.
+        role: what other parts need to know of it, one of ``ROLES``; "" if nothing.
+        after: the candidate that it follows if ``fit`` pretrains the network; by default the one
+            before it. Vectors of public networks are good, those of short pretraining less so.
     """
 
-    model: LinearModel
-    first: LinearModel
-    scores: np.ndarray
-    unknown: np.ndarray
+    name: str
+    title: str
+    kind: str
+    make: Callable[[Steps, Path], Made]
+    suits: Callable[[FitInput], bool] = _always
+    needs: Callable[[Steps], bool] = _always
+    seconds: Callable[[Steps], float] = _rest
+    role: str = ""
+    after: str = ""
 
 
-def fit_view(
-    name: str,
-    rows: LabelledRows,
-    labelled: Texts,
-    learnt: Texts,
-    unlabelled: Texts,
-    folder: Path,
-    *,
-    first: Path | None = None,
-    seconds: float = math.inf,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a linear model on a view and save it in ``folder``.
+def _of_view(name: str) -> FitCandidate:
+    def helps(given: FitInput) -> bool:
+        return view_helps(name, given.rows, given.kind)
 
-    Args:
-        name: name of the view.
-        rows: labelled rows with their folds.
-        labelled: texts of all rows.
-        learnt: texts of the rows that the final model is trained on.
-        unlabelled: other texts, without labels.
-        first: folder for the model trained on the first fold only, two levels below the parent of
-            ``folder``.
-        seconds: see ``fit_on_folds``.
-
-    Returns:
-        The ``scores`` and ``unknown`` of ``FittedOnFolds``.
-
-    Raises:
-        OutOfTime: the time limit has passed.
-    """
-    start = clock_seconds()
-    view = VIEWS[name].fit(learnt, unlabelled)
-    check_time()
-    fitted = fit_on_folds(
-        view.features(labelled),
-        rows,
-        naive_bayes=name == "nb",
-        elsewhere=view.elsewhere,
-        seconds=seconds - (clock_seconds() - start),
-    )
-    LinearView(view, fitted.model, labelled.kind).save(folder)
-    if first is not None:
-        LinearView(view, fitted.first, labelled.kind).save(first, beside=True)
-    return fitted.scores, fitted.unknown
+    return FitCandidate(name, VIEWS[name].title, "linear", Steps.view, helps, seconds=_linear_share)
 
 
-def fit_probe(
-    encoder: Path,
-    rows: LabelledRows,
-    folder: Path,
-    *,
-    first: Path | None = None,
-    device: str = "auto",
-    keep: Path | None = None,
-) -> np.ndarray:
-    """Fit a linear model on a network's vectors, save it, and return its held-out logits (N, C).
-
-    Args:
-        encoder: folder of the network, inside ``folder``.
-        rows: labelled rows with their folds.
-        folder: folder to write.
-        first: see ``fit_view``.
-        device: device of the network.
-        keep: file to write the vectors of all rows to.
-    """
-    embedder = Embedder(encoder, device=device)
-    vectors = embed_rows(embedder, rows.texts())
-    features, mean, scale = standardised(vectors, rows)
-    check_time()
-    fitted = fit_on_folds(features, rows)
-    FrozenProbe(embedder, mean, scale, fitted.model).save(folder)
-    if keep is not None:
-        with atomic_path(keep) as path, path.open("wb") as file:
-            np.save(file, vectors.astype(np.float16))
-    if first is not None:
-        FrozenProbe(embedder, mean, scale, fitted.first).save(first, beside=True)
-    return fitted.scores
-
-
-def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float) -> np.ndarray:
-    """The held-out logits (N, C) of a linear model on the vectors of a network.
-
-    Raises:
-        OutOfTime: the time limit has passed.
-    """
-    embedder, start = Embedder(encoder), clock_seconds()
-    features, _, _ = standardised(embed_rows(embedder, rows.texts()), rows)
-    check_time()
-    return fit_on_folds(features, rows, seconds=seconds - (clock_seconds() - start)).scores
-
-
-def standardised(
-    vectors: np.ndarray, rows: LabelledRows
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standardise vectors (N, F) by the training rows; return them with mean and scale (F)."""
-    mean, scale = centre_and_scale(vectors[rows.learnt])
-    features = ((vectors - mean) / scale).astype(np.float32)
-    return features, mean, scale.astype(np.float32)
-
-
-def fit_on_folds(
-    features: Any,
-    rows: LabelledRows,
-    *,
-    naive_bayes: bool = False,
-    elsewhere: np.ndarray | None = None,
-    seconds: float = math.inf,
-) -> FittedOnFolds:
-    """Fit linear models on features (all rows, F).
-
-    Loss function and penalty strength are selected by log loss on the held-out rows, at the best
-    temperature, among the settings that fit in the time.
-
-    Args:
-        features: matrix (all rows, F), dense or sparse.
-        rows: labelled rows with their folds.
-        naive_bayes: whether to weight the features by naive Bayes log-count ratios.
-        elsewhere: (F) number of unlabelled texts with each feature: on a fold, features that are
-            rare without its held-out rows are dropped, as those of new texts are. Otherwise the
-            models would be overconfident on new texts.
-        seconds: time for trying several settings, after which a dense regression stops; the first
-            setting is always fitted completely, unless there is a time limit.
-
-    Raises:
-        OutOfTime: the time limit has passed.
-    """
-    targets, start = rows.targets[rows.held_out], clock_seconds()
-    seconds = min(seconds, seconds_left())
-    each = seconds / (len(rows.folds) + 1)
-    choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
-    if not naive_bayes and not isinstance(features, np.ndarray) and _hinge_helps(rows):
-        strengths = HINGE_STRENGTHS[rows.targets.task]
-        choices[1:1] = [{"strength": strength, "hinge": True} for strength in strengths]
-    best: tuple[float, dict[str, Any], _Calibration, FittedOnFolds] | None = None
-    parts = [_parts(features, fold, elsewhere if rows.refit else None) for fold in rows.folds]
-    for number, chosen in enumerate(choices):
-        # Time for these settings plus the final model.
-        if number and (clock_seconds() - start) * (number + 2) / number > seconds:
-            break
-        models = [
-            fit_linear(known, rows.targets[learn], **chosen, seconds=each)
-            for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
-        ]
-        scores, unknown = _held_out_scores(models, parts)
-        weights, offsets = fit_blend([scores], targets)
-        loss_value = loss(targets, scores * weights[0] + offsets)
-        calibration = float(weights[0]), offsets
-        if best is None or loss_value < best[0]:
-            if chosen.get("hinge"):  # margins are uncalibrated
-                models = [model.scaled(*calibration) for model in models]
-                scores, unknown = _held_out_scores(models, parts)
-            fitted = FittedOnFolds(models[0], models[0], scores, unknown)
-            best = loss_value, chosen, calibration, fitted
-    assert best is not None
-    _, chosen, calibration, fitted = best
-    if not rows.refit:
-        return fitted
-    del parts
-    model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=each)
-    return fitted._replace(model=model.scaled(*calibration) if chosen.get("hinge") else model)
+CANDIDATES: tuple[FitCandidate, ...] = (
+    *map(_of_view, VIEWS),
+    FitCandidate(
+        "self-trained",
+        "linear models, self-trained",
+        "linear",
+        Steps.self_trained,
+        suits=lambda given: given.self_training_helps,
+        needs=lambda steps: any(c.kind == "linear" for c in steps.candidates),
+        seconds=_linear_share,
+        role=SELF_TRAINED,
+    ),
+    FitCandidate(  # predict --unknown uses its vectors
+        "probe",
+        "linear on the frozen network",
+        "frozen",
+        Steps.probe,
+        seconds=_share(_PROBING, _PROBING_OF_GIVEN),
+        after="ngrams",
+    ),
+    FitCandidate(
+        "start",
+        "network, only its head trained",
+        "network",
+        Steps.start,
+        suits=lambda given: given.has_few_rows or not given.pretrains,
+        seconds=_share(_FINETUNING),
+        after="joined",
+    ),
+    FitCandidate(
+        "joined",
+        "network, linear models built in",
+        "network",
+        Steps.join_linear_models,
+        seconds=_share(2 * _JOINING),
+        role=JOINED,
+    ),
+    FitCandidate("network", "network, fine-tuned", "network", Steps.network),
+    FitCandidate(
+        "joined-finetuned",
+        "fine-tuned + linear models",
+        "network",
+        lambda steps, path: steps.join_to("network", path),
+        needs=lambda steps: steps.can_join("network"),
+        role=JOINED,
+    ),
+    FitCandidate(
+        "ngrams",
+        "network with n-grams, fine-tuned",
+        "network",
+        lambda steps, path: steps.finetune(path, steps.budget.share(_NGRAM_SHARE), ngrams=_NGRAMS),
+        suits=lambda given: given.ngrams_help,
+        role=NGRAMS,
+    ),
+    FitCandidate(
+        "student",
+        "distilled network",
+        "network",
+        Steps.student,
+        suits=lambda given: given.can_teach,
+        needs=lambda steps: steps.find("network") is not None,
+        role=DISTILLED,
+    ),
+    FitCandidate(
+        "joined-student",
+        "distilled + linear models",
+        "network",
+        lambda steps, path: steps.join_to("student", path),
+        suits=lambda given: given.can_teach,
+        needs=lambda steps: steps.can_join("student") and steps.joining_helps,
+        role=JOINED,
+    ),
+)
 
 
-def _hinge_helps(rows: LabelledRows) -> bool:
-    """Whether the task is multi-label, or single-label with imbalanced labels."""
-    if rows.targets.task == "multilabel":
-        return True
-    counts = rows.label_counts
-    return counts is not None and counts.max() > _UNEQUAL * counts.min()
-
-
-def _parts(
-    features: Any, fold: tuple[np.ndarray, np.ndarray], elsewhere: np.ndarray | None
-) -> tuple[Any, Any]:
-    """The features of a fold's training rows and of its held-out rows; see ``fit_on_folds``."""
-    learn, held_out = (features[rows] for rows in fold)
-    if elsewhere is not None and learn.shape[0] >= FEWEST_TEXTS:
-        rare = elsewhere + texts_with(learn) < FEWEST_TEXTS
-        for part in (learn, held_out):
-            part.data[rare[part.indices]] = 0
-            unit_rows(part)
-    return learn, held_out
-
-
-def _held_out_scores(
-    models: Sequence[LinearModel], parts: Sequence[tuple[Any, Any]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The ``scores`` and ``unknown`` of ``FittedOnFolds``."""
-    scores = [model.scores(held_out) for model, (_, held_out) in zip(models, parts, strict=True)]
-    unknown = [model.knows_nothing(each) for model, each in zip(models, scores, strict=True)]
-    return np.concatenate(scores), np.concatenate(unknown)
+def candidates_for(given: FitInput) -> list[FitCandidate]:
+    """The candidates that suit an input, in the order in which they are fitted."""
+    ordered = list(CANDIDATES)
+    if given.pretrains:
+        for candidate in CANDIDATES:
+            if candidate.after:
+                ordered.remove(candidate)
+                names = [other.name for other in ordered]
+                ordered.insert(names.index(candidate.after) + 1, candidate)
+    return [candidate for candidate in ordered if candidate.suits(given)]

@@ -29,6 +29,9 @@ from ownbert.views.blending import (
 from ownbert.views.linear_models import Targets
 
 LOG_LOSS = "log_loss"
+# What matters of a candidate beyond its kind: what it learnt from, and whether Transformers can
+# load it, which does not support n-gram embeddings.
+ROLES = SELF_TRAINED, JOINED, NGRAMS, DISTILLED = "self-trained", "joined", "ngrams", "distilled"
 # A candidate that is better than the blend by this many standard errors is used alone. The standard
 # error is that of bootstrap samples: their number, fewer for more than _ROWS rows together.
 _STANDARD_ERRORS, _SAMPLES, _ROWS = 2.5, 60, 200_000
@@ -53,6 +56,7 @@ class ComparedModel:
         partial: (n, C) logits of the first fold's held-out rows if ``scores`` is None.
         share: weight in the blend if ``scores`` is None.
         unknown: indices of held-out rows in which a linear model knows no feature.
+        role: one of ``ROLES``, or "".
     """
 
     name: str
@@ -65,16 +69,18 @@ class ComparedModel:
     partial: np.ndarray | None = None
     share: float = 0.0
     unknown: tuple[int, ...] = ()
+    role: str = ""
 
     @property
     def joined(self) -> bool:
         """Whether it is a network with built-in linear models."""
-        return self.name.startswith("joined")
+        return self.role == JOINED
 
     def about(self) -> dict[str, Any]:
-        """All fields except the logits, and whether these are partial, for JSON."""
-        known = {k: v for k, v in asdict(self).items() if k != "scores"}
-        return {**known, "partial": self.scores is None}
+        """All fields except the logits and the role, and whether the former are partial, for
+        JSON."""
+        fields = {k: v for k, v in asdict(self).items() if k not in ("scores", "role")}
+        return {**fields, "partial": self.scores is None}
 
 
 @dataclass(frozen=True)
@@ -260,7 +266,7 @@ class Comparison:
         own, blended = self.adjusted(model), self.blended
         if gain < 0:
             return False
-        if model.name == "student" and loss(self.targets, own.scores) <= loss(
+        if model.role == DISTILLED and loss(self.targets, own.scores) <= loss(
             self.targets, blended.scores
         ):
             return True
@@ -432,16 +438,15 @@ def best_network(compared: Comparison) -> ComparedModel | None:
     one with built-in linear models by more than the loss's standard error. A network that is used
     instead of the blend is always taken.
     """
-    # Transformers does not support n-gram embeddings.
-    networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
+    networks = [c for c in compared.candidates if c.kind == "network" and c.role != NGRAMS]
     alone = compared.alone
     for network in networks:
         if network is alone and len(network.folders) == 1:
             return network
-    taught = [c for c in networks if c.name == "student"]
+    distilled = [c for c in networks if c.role == DISTILLED]
     joined = [c for c in networks if c.joined]
-    others = [c for c in networks if c.name != "student" and not c.joined]
-    groups = (taught, joined, others) if compared.has_texts else (joined, taught, others)
+    others = [c for c in networks if c.role not in (DISTILLED, JOINED)]
+    groups = (distilled, joined, others) if compared.has_texts else (joined, distilled, others)
     best: ComparedModel | None = None
     for found in (compared.best_on_first_fold(group) for group in groups if group):
         if best is None or compared.surpasses(found, best, float(best.joined)):

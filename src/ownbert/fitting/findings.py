@@ -12,7 +12,14 @@ import numpy as np
 from ownbert.checkpoint import describe
 from ownbert.exceptions import InputError
 from ownbert.fitting.attempts import Attempts
-from ownbert.fitting.comparison import ComparedModel, Comparison, Judged, best_network
+from ownbert.fitting.comparison import (
+    DISTILLED,
+    SELF_TRAINED,
+    ComparedModel,
+    Comparison,
+    Judged,
+    best_network,
+)
 from ownbert.fitting.decisions import deciding
 from ownbert.fitting.minutes_curve import Points
 from ownbert.fitting.report.advice import give_advice
@@ -62,8 +69,6 @@ _TITLES = {
     "typical": "the most typical texts",
     "advice": "what to do next",
 }
-# Models trained on predictions of other models have kinds of their own in the leaderboard.
-_KINDS = {"student": "distilled", "self-trained": "self-trained"}
 _TestOutputs = tuple[np.ndarray, np.ndarray]  # see ``_answers``
 
 
@@ -236,10 +241,11 @@ def _row(
             together = _together([outputs], fitted.weights.tolist(), fitted)
             test_score = compared.value_of(given.test, together, judged)
     spread = attempt(f"± of {title}", partial(_spread, compared, model))
-    kind = _KINDS.get(model.name, model.kind)
+    kind = "network" if model.kind == "frozen" else model.kind
     return LeaderboardRow(
         title,
-        "network" if kind == "frozen" else kind,
+        # Models trained on predictions of other models have kinds of their own.
+        model.role if model.role in (DISTILLED, SELF_TRAINED) else kind,
         judged.value(),
         spread,
         test_score=test_score,
@@ -305,8 +311,8 @@ def _spread(compared: Comparison, model: ComparedModel | None) -> float:
 
 def _margin(compared: Comparison) -> Any:
     """How much better the selected model is than the best linear model; None if it is linear."""
-    linear = [c for c in compared.measured if c.name in VIEWS]
-    if not linear or (compared.alone is not None and compared.alone.name in VIEWS):
+    linear = [c for c in compared.measured if c.kind == "linear" and c.role != SELF_TRAINED]
+    if not linear or compared.alone in linear:
         return None
     best, used = compared.adjusted(max(linear, key=compared.worth)), compared.used[2]
 

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,15 @@ from ownbert.files.writing import (
 from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.attempts import Attempts
 from ownbert.fitting.budget import Budget
-from ownbert.fitting.candidates import PROBE_VECTORS, view_names
-from ownbert.fitting.comparison import ComparedModel, known_logits
+from ownbert.fitting.candidates import (
+    CANDIDATES,
+    SHORTEST,
+    WORK,
+    FitCandidate,
+    Steps,
+    candidates_for,
+)
+from ownbert.fitting.comparison import DISTILLED, ComparedModel, known_logits
 from ownbert.fitting.decisions import deciding, missed_thresholds
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
@@ -34,13 +41,13 @@ from ownbert.fitting.fit_progress import Progress
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import (
     STATE,
-    TITLES,
     FitState,
     ReplayedRun,
     RunClock,
     remove_leftovers,
     saved_scores,
 )
+from ownbert.fitting.linear_candidates import PROBE_VECTORS
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     is_pretrained,
@@ -57,7 +64,6 @@ from ownbert.fitting.own_network import (
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
-from ownbert.fitting.steps import SHORTEST, WORK, Made, Steps
 from ownbert.inference.blend import ROOT, Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
@@ -86,11 +92,8 @@ _SIGNS = (STATE, BLEND, ENSEMBLE, CONFIG)
 # Share of the time left by the linear models; the smaller one applies with many labelled rows,
 # which teach more than unlabelled text. No network is pretrained if the user gives one.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
-# Shares of the total time; the distilled network gets what is left.
-_FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.3
-_JOINING, _PROBING, _PROBING_GIVEN = 0.1, 0.1, 0.2
-# Size of the n-gram table; minimum seconds of pretraining; folder for the copy of a given network.
-_NGRAMS, _SHORTEST_PRETRAINING, _COPY = 1 << 18, 10.0, "with-means"
+# Minimum seconds of pretraining; folder for the copy of a network whose vectors are means.
+_SHORTEST_PRETRAINING, _COPY = 10.0, "with-means"
 
 
 @accepts_settings(FitRecipe)
@@ -274,20 +277,15 @@ class Fit:
         self.progress = Progress(quiet=quiet)
         self.attempt = Attempts(self.progress.say, debug=debug)
         self.steps = Steps(given, folder, self.candidates, self.budget)
+        self._prepared = False  # whether there was an attempt to have a network
 
     def preview(self) -> Iterator[str]:
         """Describe the files and the models that would be fitted."""
-        yield from (*self.given.notices(), *self.given.test_notices())
+        yield from (*self.given.notices, *self.given.test_notices())
         if shares := label_shares(self.rows.task, self.rows.training):
             yield f"labels: {shares}"
-        given, pretrains = self.given, self.recipe.model is None
-        names = [*view_names(self.rows, given.kind), *["self-trained"] * given.self_training_helps]
-        names += [*["probe", "start"] * (not pretrains), "joined"]
-        names += [*["start"] * (pretrains and given.has_few_rows), "network", "joined-finetuned"]
-        names += [*["ngrams"] * given.ngrams_help, *["probe"] * pretrains]
-        names += ["student", "joined-student"] * given.can_teach
         yield "fits in this order, as far as time allows, and blends:"
-        yield from (TITLES[name] for name in names)
+        yield from (candidate.title for candidate in candidates_for(self.given))
 
     def run(self, *, resume: bool) -> None:
         """Fit and compare models until the time is up."""
@@ -300,18 +298,32 @@ class Fit:
     def _run(self) -> None:
         write_text(self.folder / RECIPE, dump(self.recipe))
         with self.progress.showing(self.budget.left_on_clock):
-            for line in self.given.notices():
+            for line in self.given.notices:
                 self.progress.say(line)
-            for name in view_names(self.rows, self.given.kind):
-                self._add(name, "linear", partial(self.steps.view, name), self.budget.linear)
-            if self.given.self_training_helps and any(c.kind == "linear" for c in self.candidates):
-                self._add("self-trained", "linear", self.steps.self_trained, self.budget.linear)
-            if (base := self._base()) is not None:
-                self._networks(base)
+            for candidate in candidates_for(self.given):
+                if self._has_network(candidate) and candidate.needs(self.steps):
+                    self._add(candidate)
         if not self.candidates:
             reasons = "; ".join(f"{k}: {v}" for k, v in self.attempt.left_out.items())
             raise InputError(f"no model could be fitted ({reasons})")
         self._report()
+
+    def _has_network(self, candidate: FitCandidate) -> bool:
+        """Whether there is the network that a candidate starts from, which is prepared for the
+        first one."""
+        steps = self.steps
+        if candidate.kind == "linear":
+            return True
+        if not self._prepared:
+            self._prepared, steps.pretrained = True, self._base()
+        if steps.pretrained is None:
+            return False
+        if candidate.kind == "network" and steps.base == Path():
+            steps.base = steps.pretrained
+            if not self.given.pretrains:
+                means = partial(with_means, steps.base, self.folder / WORK / _COPY)
+                steps.base = self.attempt(_MEANS, means) or steps.base
+        return True
 
     def _base(self) -> Path | None:
         """The folder of the network to start from; None if there is none."""
@@ -350,56 +362,22 @@ class Fit:
                 self.points = self.attempt(_MINUTES, measure) or self.points
         return network
 
-    def _networks(self, base: Path) -> None:
-        """Fit the candidates that start from a network."""
-        given, pretrains = self.given, self.recipe.model is None
-        steps, share_of = self.steps, self.budget.share
-        probe = partial(self._add, "probe", "frozen", partial(steps.probe, base))
-        # All of the remaining time if no network can be distilled.
-        share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
-        if not pretrains:  # given networks have good vectors; predict --unknown uses the probe's
-            probe(share_of(_PROBING_GIVEN))
-            share = max(share, _FINETUNING_GIVEN)
-            means = partial(with_means, base, self.folder / WORK / _COPY)
-            base = self.attempt(_MEANS, means) or base
-            self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
-        make = partial(steps.join_linear_models, base, share_of(_JOINING))
-        self._add("joined", "network", make, share_of(2 * _JOINING))
-        if pretrains and given.has_few_rows:
-            self._add("start", "network", partial(steps.start, base), share_of(_FINETUNING))
-        most, rest = share_of(share), self.budget.left - steps.joining_seconds
-        make = partial(steps.finetune, base, max(most / 2, min(most, rest)))
-        self._add("network", "network", make)
-        if steps.can_join("network"):
-            self._add("joined-finetuned", "network", partial(steps.join_to, "network"))
-        if given.ngrams_help:
-            make = partial(steps.finetune, base, share_of(_NGRAM_SHARE), ngrams=_NGRAMS)
-            self._add("ngrams", "network", make)
-        if pretrains:
-            probe(share_of(_PROBING))
-        if given.can_teach and any(c.name == "network" for c in self.candidates):
-            self._add("student", "network", steps.student)
-        if steps.can_join("student") and steps.joining_helps:
-            self._add("joined-student", "network", partial(steps.join_to, "student"))
-
-    def _add(
-        self, name: str, kind: str, make: Callable[[Path], Made], seconds: float | None = None
-    ) -> None:
-        """Fit a candidate, or load it from an earlier run, and add it to the comparison.
+    def _add(self, candidate: FitCandidate) -> None:
+        """Fit a candidate, unless an earlier run has, and add it to the comparison.
 
         The first candidate has no time limit, because a run without candidates is useless.
         """
-        if any(c.name == name for c in self.candidates):
+        name, title = candidate.name, candidate.title
+        if self.steps.find(name) is not None:
             return
-        title = TITLES[name]
         if self.candidates and self.budget.left < SHORTEST:
             self.attempt.skip(title, "there was no time")
             return
-        limit = self.budget.left_for_report if seconds is None else seconds
         start, path = clock_seconds(), self.folder / "members" / name
         with self.progress.step(title):
-            limit = limit if self.candidates else float("inf")
-            result = self.attempt(title, lambda: make(path), seconds=limit)
+            limit = candidate.seconds(self.steps) if self.candidates else float("inf")
+            make = partial(candidate.make, self.steps, path)
+            result = self.attempt(title, make, seconds=limit)
         if result is None:
             for candidate_folder in (path, self.steps.first_fold_folder(name)):
                 shutil.rmtree(candidate_folder, ignore_errors=True)
@@ -407,8 +385,8 @@ class Fit:
         taken = clock_seconds() - start
         first = tuple(result.first or result.folders)
         results = (result.scores, result.partial, result.share, tuple(result.unknown))
-        described = (name, title, kind, tuple(result.folders), taken, first)
-        self.candidates.append(ComparedModel(*described, *results))
+        described = (name, title, candidate.kind, tuple(result.folders), taken, first)
+        self.candidates.append(ComparedModel(*described, *results, role=candidate.role))
         self._save()
 
     # Writing the results.
@@ -439,7 +417,7 @@ class Fit:
     def _keep_once(self) -> None:
         """Store the weights of a network that predicts alone only once, in the folder."""
         if (name := network_alone(self.folder)) is not None:
-            network = next(c for c in self.candidates if c.name == name)
+            network = self.steps.fitted(name)
             network.folders = network.first = (ROOT,)
             with uninterrupted():
                 self._write(only_network(self.folder))
@@ -463,7 +441,7 @@ class Fit:
         if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
             seconds = self.budget.left_for_report
             self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
-        taught = any(c.name == "student" for c in self.candidates) or not self.given.can_teach
+        taught = not self.given.can_teach or any(c.role == DISTILLED for c in self.candidates)
         remove_leftovers(self.folder, ("tokens", "checkpoints", _COPY), first_folds=taught)
         if report is None:
             self.progress.say(f"saved {self.folder}")
@@ -493,6 +471,7 @@ class Fit:
         self.budget.used, self.points = state.seconds, state.points
         rows, size = self.rows, self.rows.targets.size
         full, fold = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
+        roles = {candidate.name: candidate.role for candidate in CANDIDATES}
         for saved in state.candidates:
             scores = saved_scores(self.folder / WORK / f"{saved['name']}.npy", (full, fold))
             if saved["folders"] == [ROOT] and scores is not None:
@@ -506,5 +485,5 @@ class Fit:
             saved |= {key: tuple(saved.get(key, ())) for key in ("folders", "first", "unknown")}
             key = "partial" if saved.pop("partial", False) or scores.shape != full else "scores"
             saved[key] = scores
-            self.candidates.append(ComparedModel(**saved))
+            self.candidates.append(ComparedModel(**saved, role=roles[saved["name"]]))
         self._save()  # the blend must not refer to models that are fitted again

@@ -21,61 +21,48 @@ from ownbert import checks
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import make_folder
+from ownbert.fitting import candidates
+from ownbert.fitting.candidates import WORK
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.minutes_curve import Points
-from ownbert.fitting.steps import WORK
 from ownbert.inference.blend import KINDS
 from ownbert.limits import COUNT
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.time_limit import Recording, started_at
-from ownbert.views.view_features import VIEWS
 
 STATE = "fit.json"
 _FORMAT = 1
 _SECONDS = checks.number(0, 1e9)
 _POINT = checks.list_of(checks.number(-1e9, 1e9), least=2, most=2)
-# Titles of candidates by name; linear models have those of their views. Names become file names.
-TITLES = {
-    **{name: view.title for name, view in VIEWS.items()},
-    "self-trained": "linear models, self-trained",
-    "joined": "network, linear models built in",
-    "start": "network, only its head trained",
-    "network": "network, fine-tuned",
-    "joined-finetuned": "fine-tuned + linear models",
-    "ngrams": "network with n-grams, fine-tuned",
-    "probe": "linear on the frozen network",
-    "student": "distilled network",
-    "joined-student": "distilled + linear models",
-}
-_REQUIRED = {
-    "name": checks.one_of(*TITLES),
-    "title": checks.text,
-    "kind": checks.one_of(*KINDS),
-    "folders": checks.list_of(checks.text, least=1, most=1000),
-    "seconds": _SECONDS,
-}
-_CANDIDATE = checks.record(
-    {
-        **_REQUIRED,
+
+
+def _checks() -> checks.Check:
+    """What the file contains; candidates are those of ``CANDIDATES``."""
+    required = {
+        "name": checks.one_of(*(candidate.name for candidate in candidates.CANDIDATES)),
+        "title": checks.text,
+        "kind": checks.one_of(*KINDS),
+        "folders": checks.list_of(checks.text, least=1, most=1000),
+        "seconds": _SECONDS,
+    }
+    optional = {
         "share": checks.number(0, 1),
         "partial": checks.truth,
         "first": checks.list_of(checks.text, most=1000),
         "unknown": checks.list_of(checks.whole(0, COUNT)),
-    },
-    required=tuple(_REQUIRED),
-    closed=True,
-)
-_KEYS = checks.record(
-    {
-        "format": checks.one_of(_FORMAT),
-        "identity": checks.object_,
-        "seconds": _SECONDS,
-        "points": checks.list_of(_POINT, most=1000),
-        "candidates": checks.list_of(_CANDIDATE),
-    },
-    required=("format", "identity", "candidates"),
-)
+    }
+    candidate = checks.record({**required, **optional}, required=tuple(required), closed=True)
+    return checks.record(
+        {
+            "format": checks.one_of(_FORMAT),
+            "identity": checks.object_,
+            "seconds": _SECONDS,
+            "points": checks.list_of(_POINT, most=1000),
+            "candidates": checks.list_of(candidate),
+        },
+        required=("format", "identity", "candidates"),
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +93,7 @@ class FitState:
             InputError: the file is damaged.
         """
         try:
-            saved = read_json(folder / STATE, missing={}, check=_KEYS)
+            saved = read_json(folder / STATE, missing={}, check=_checks())
         except InputError as error:
             raise InputError(f"{error}; start over with --overwrite") from None
         if not saved:

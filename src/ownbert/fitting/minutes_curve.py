@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.files.writing import make_folder
-from ownbert.fitting.candidates import probe_scores
 from ownbert.fitting.comparison import ComparedModel, Comparison
+from ownbert.fitting.linear_candidates import probe_scores
 from ownbert.fitting.networks import copy_network
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.time_limit import OutOfTime, check_time, time_limit

@@ -13,9 +13,9 @@ from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
-from ownbert.fitting.candidates import fit_on_folds, fit_probe, standardised
 from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.decisions import deciding
+from ownbert.fitting.linear_candidates import fit_on_folds, fit_probe, standardised
 from ownbert.fitting.networks import copy_network, warnings_of
 from ownbert.fitting.rows.labelled_rows import (
     LabelledRows,

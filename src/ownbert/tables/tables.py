@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short
+from ownbert.files.input_files import open_input
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable
@@ -89,7 +90,7 @@ def columns(path: Source) -> list[str]:
         return delimited.open_rows(source)[0]
     if kind == "parquet":
         refuse_unreadable(source)
-        return list(parquet_file(source, source).schema_arrow.names)
+        return list(parquet_file(open_input(source), source).schema_arrow.names)
     if kind == "txt":
         for _ in islice(open_text(source), _SNIFFED):  # refuses binary files
             pass
@@ -256,7 +257,7 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple
 
     row = 0
     try:
-        with parquet_file(path, path) as table:
+        with parquet_file(open_input(path), path) as table:
             batches = table.iter_batches(batch_size=PARQUET_ROWS, columns=list(names))
             rows = enumerate(memory.rows_of_batches(batches, names, f"{path}: "), start=1)
             several = len(table.schema_arrow.names) > 1

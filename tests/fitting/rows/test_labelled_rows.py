@@ -1,14 +1,20 @@
 """What ``fit`` sees in labelled rows: their task, and which of them select."""
 
+import builtins
 import csv
+import io
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 
 from ownbert.exceptions import InputError
+from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable, table_of
@@ -185,3 +191,37 @@ def test_rows_in_memory_become_lines(data):
 def test_what_is_no_rows_is_one_line(data, message: str):
     with pytest.raises(InputError, match=message):
         table_of(data)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_each_labelled_file_is_opened_once(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its checksum and its rows are of the same content, also if it changes meanwhile."""
+    rows = [{"text": f"word{i % 7} of text {i}", "label": "ab"[i % 2], "who": i} for i in range(40)]
+    files = [tmp_path / f"{name}.{ending}" for name in ("train", "dev", "test", "added")]
+    for path in files:
+        frame = pandas.DataFrame(rows)
+        if ending == "csv":
+            frame.to_csv(path, index=False)
+        elif ending == "jsonl":
+            frame.to_json(path, orient="records", lines=True)
+        else:
+            frame.to_parquet(path)
+    opened: Counter[str] = Counter()
+    original = io.open
+
+    def counting(file: Any, *args: Any, **options: Any) -> Any:
+        opened[str(file)] += 1
+        return original(file, *args, **options)
+
+    for module in (builtins, io):
+        monkeypatch.setattr(module, "open", counting)
+    train, dev, test, added = files
+    opened.clear()
+    with pytest.raises(InputError, match="nearly all rows"):
+        preview_fit(train, dev=dev, add=added)
+    assert [opened[str(path)] for path in (train, dev, added)] == [1, 1, 1]
+    opened.clear()
+    assert "40 labelled texts" in preview_fit(train, test=test)
+    assert [opened[str(path)] for path in (train, test)] == [1, 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.fitting.candidates import fit_view, view_names
+from ownbert.fitting.linear_candidates import fit_view, view_helps
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.blend_words import LinearShares, contributions
@@ -172,7 +172,7 @@ def test_fit_view_gives_a_model_of_the_first_fold(topics: Path, tmp_path: Path):
     train = topics / "train.csv"
     rows = read_labelled(find_task(train, ColumnNames()), train, None, seed=0)
     labelled = Texts(rows.texts(), "ids")
-    assert "tfidf" in view_names(rows, "ids")
+    assert view_helps("tfidf", rows, "ids")
     first = tmp_path / "members" / "first-fold" / "tfidf"
     unlabelled = Texts(rows.texts() * 2, "ids")  # no words are rare
     given = (labelled, labelled, unlabelled, tmp_path / "members" / "tfidf")

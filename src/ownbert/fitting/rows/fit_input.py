@@ -5,13 +5,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint import Description, describe, load_tokenizer, require_float
 from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.exceptions import InputError
-from ownbert.files.input_files import refuse_same
+from ownbert.files.input_files import read_once, refuse_same
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.row_checks import LabelledSplit, empty_texts
 from ownbert.fitting.comparison import LOG_LOSS, check_metric
@@ -195,8 +196,12 @@ class FitInput:
             "unlabelled texts: are these of the same kind?"
         )
 
-    def notices(self) -> Iterator[str]:
+    @cached_property
+    def notices(self) -> list[str]:
         """What was found in the files, one line each."""
+        return list(self._notices())
+
+    def _notices(self) -> Iterator[str]:
         yield describe_data(self.rows, self.kind, len(self.read), self.recipe.minutes)
         yield from self._unlabelled_notices()
         used = self.split.named(self.train).values()
@@ -234,6 +239,11 @@ class FitInput:
             yield f"warning: {known_test_groups(known, len(self.test))}"
 
     @property
+    def pretrains(self) -> bool:
+        """Whether a network is pretrained, because the user gives none."""
+        return self.recipe.model is None
+
+    @property
     def has_few_rows(self) -> bool:
         """Whether there are so few rows that fine-tuning can lose pretrained features."""
         return len(self.rows.learnt) < FEW
@@ -242,7 +252,7 @@ class FitInput:
     def can_teach(self) -> bool:
         """Whether there are, or can be generated, texts for distillation: impossible for sentence
         pairs; a network given by the user only uses unlabelled texts, not generated ones."""
-        return not self._has_pairs and (len(self.unlabelled) > 0 or self.recipe.model is None)
+        return not self._has_pairs and (len(self.unlabelled) > 0 or self.pretrains)
 
     @property
     def ngrams_help(self) -> bool:
@@ -298,11 +308,18 @@ def checked_input(
         recipe = resolve(FitRecipe, options=options)
         notes: list[str] = []
         original = rows["train"]
-        if add is not None:
-            named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
-            split = SplitColumns(recipe.group, recipe.time_column)
-            rows["train"], notes = with_added(rows["train"], add, named, recipe.task, split)
-        yield FitInput(recipe, rows, texts, folder, notes, original)
+        files = (*named.values(), *options["add"])
+        with read_once(files):
+            if add is not None:
+                columns_named = ColumnNames(
+                    recipe.text_column, recipe.second_column, recipe.label_column
+                )
+                split = SplitColumns(recipe.group, recipe.time_column)
+                merged = with_added(rows["train"], add, columns_named, recipe.task, split)
+                rows["train"], notes = merged
+            given = FitInput(recipe, rows, texts, folder, notes, original)
+            _ = given.notices  # read from the files too
+        yield given
 
 
 def _content(source: Path | MemoryTable, name: str) -> dict[str, str]:

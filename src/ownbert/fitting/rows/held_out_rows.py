@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from scipy.special import logit
 
-from ownbert.fitting.candidates import PROBE_VECTORS
 from ownbert.fitting.comparison import Comparison
+from ownbert.fitting.linear_candidates import PROBE_VECTORS
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.abstaining.calibrate import learn, sorted_errors
 from ownbert.inference.compute import Compute

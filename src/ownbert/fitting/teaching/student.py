@@ -69,7 +69,7 @@ def teach(
         OutOfTime: the time limit has passed.
     """
     start, rows, recipe = clock_seconds(), compared.rows, given.recipe
-    pretrained = recipe.model is None  # on these texts
+    pretrained = given.pretrains  # on these texts
     finetuned = folder / next(c for c in compared.candidates if c.name == "network").first[0]
     wide, narrow = (describe(own).config.hidden_size for own in (base, finetuned))
     most = seconds * _texts_per_second(finetuned) * (narrow / wide) / _STUDENT_PASSES

@@ -1,0 +1,257 @@
+"""Fits the linear candidates of ``fit``. N: held-out rows, C: labels or regression values."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ownbert.files.writing import atomic_path
+from ownbert.fitting.rows.labelled_rows import LabelledRows
+from ownbert.inference.embedding.embedder import Embedder
+from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
+from ownbert.time_limit import check_time, clock_seconds, seconds_left
+from ownbert.views.blending import fit_blend, loss
+from ownbert.views.linear_models import (
+    HINGE_STRENGTHS,
+    STRENGTHS,
+    LinearModel,
+    centre_and_scale,
+    fit_linear,
+)
+from ownbert.views.linear_view import LinearView
+from ownbert.views.view_features import FEWEST_TEXTS, VIEWS, Texts, texts_with, unit_rows
+
+# Naive Bayes weights help with few labels; with many they took minutes and were no better.
+_MOST_NB_LABELS = 4
+# Squared hinge loss is tried only where one label is this many times as frequent as another: with
+# balanced labels, logistic regressions were as good.
+_UNEQUAL = 2.0
+# N-grams take too long above this number of characters in all labelled texts.
+_MOST_CHARACTERS = 20_000_000
+# Work file: the frozen network's vectors of all rows.
+PROBE_VECTORS = "probe-vectors.npy"
+# A factor for the logits, and offsets (C) added to them.
+_Calibration = tuple[float, np.ndarray]
+
+
+def view_helps(name: str, rows: LabelledRows, kind: str) -> bool:
+    """Whether a view suits the rows, for a kind of text (see ``ownbert.views.tokens.KINDS``)."""
+    # Word trigrams gain a point of micro-F1 with several labels per row, and lose up to one point
+    # of macro-F1 with a single label (docs/lab/fit.md).
+    if name in ("tfidf", "trigrams"):
+        return (name == "trigrams") == (rows.targets.task == "multilabel")
+    if name == "characters":
+        characters = sum(len(text) for row in rows.rows for text in row.texts)
+        return kind != "ids" and characters <= _MOST_CHARACTERS
+    if name == "nb":
+        return rows.targets.task != "regress" and rows.targets.size <= _MOST_NB_LABELS
+    return True
+
+
+class FittedOnFolds(NamedTuple):
+    """Linear models of one kind, trained on all rows and on the folds.
+
+    Args:
+        model: final model, trained on all training rows.
+        first: model trained on the first fold.
+        scores: (N, C) out-of-fold logits of the held-out rows.
+        unknown: (N) whether the model that scores a row knows no feature of it.
+    """
+
+    model: LinearModel
+    first: LinearModel
+    scores: np.ndarray
+    unknown: np.ndarray
+
+
+def fit_view(
+    name: str,
+    rows: LabelledRows,
+    labelled: Texts,
+    learnt: Texts,
+    unlabelled: Texts,
+    folder: Path,
+    *,
+    first: Path | None = None,
+    seconds: float = math.inf,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a linear model on a view and save it in ``folder``.
+
+    Args:
+        name: name of the view.
+        rows: labelled rows with their folds.
+        labelled: texts of all rows.
+        learnt: texts of the rows that the final model is trained on.
+        unlabelled: other texts, without labels.
+        first: folder for the model trained on the first fold only, two levels below the parent of
+            ``folder``.
+        seconds: see ``fit_on_folds``.
+
+    Returns:
+        The ``scores`` and ``unknown`` of ``FittedOnFolds``.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    start = clock_seconds()
+    view = VIEWS[name].fit(learnt, unlabelled)
+    check_time()
+    fitted = fit_on_folds(
+        view.features(labelled),
+        rows,
+        naive_bayes=name == "nb",
+        elsewhere=view.elsewhere,
+        seconds=seconds - (clock_seconds() - start),
+    )
+    LinearView(view, fitted.model, labelled.kind).save(folder)
+    if first is not None:
+        LinearView(view, fitted.first, labelled.kind).save(first, beside=True)
+    return fitted.scores, fitted.unknown
+
+
+def fit_probe(
+    encoder: Path,
+    rows: LabelledRows,
+    folder: Path,
+    *,
+    first: Path | None = None,
+    device: str = "auto",
+    keep: Path | None = None,
+) -> np.ndarray:
+    """Fit a linear model on a network's vectors, save it, and return its held-out logits (N, C).
+
+    Args:
+        encoder: folder of the network, inside ``folder``.
+        rows: labelled rows with their folds.
+        folder: folder to write.
+        first: see ``fit_view``.
+        device: device of the network.
+        keep: file to write the vectors of all rows to.
+    """
+    embedder = Embedder(encoder, device=device)
+    vectors = embed_rows(embedder, rows.texts())
+    features, mean, scale = standardised(vectors, rows)
+    check_time()
+    fitted = fit_on_folds(features, rows)
+    FrozenProbe(embedder, mean, scale, fitted.model).save(folder)
+    if keep is not None:
+        with atomic_path(keep) as path, path.open("wb") as file:
+            np.save(file, vectors.astype(np.float16))
+    if first is not None:
+        FrozenProbe(embedder, mean, scale, fitted.first).save(first, beside=True)
+    return fitted.scores
+
+
+def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float) -> np.ndarray:
+    """The held-out logits (N, C) of a linear model on the vectors of a network.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    embedder, start = Embedder(encoder), clock_seconds()
+    features, _, _ = standardised(embed_rows(embedder, rows.texts()), rows)
+    check_time()
+    return fit_on_folds(features, rows, seconds=seconds - (clock_seconds() - start)).scores
+
+
+def standardised(
+    vectors: np.ndarray, rows: LabelledRows
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Standardise vectors (N, F) by the training rows; return them with mean and scale (F)."""
+    mean, scale = centre_and_scale(vectors[rows.learnt])
+    features = ((vectors - mean) / scale).astype(np.float32)
+    return features, mean, scale.astype(np.float32)
+
+
+def fit_on_folds(
+    features: Any,
+    rows: LabelledRows,
+    *,
+    naive_bayes: bool = False,
+    elsewhere: np.ndarray | None = None,
+    seconds: float = math.inf,
+) -> FittedOnFolds:
+    """Fit linear models on features (all rows, F).
+
+    Loss function and penalty strength are selected by log loss on the held-out rows, at the best
+    temperature, among the settings that fit in the time.
+
+    Args:
+        features: matrix (all rows, F), dense or sparse.
+        rows: labelled rows with their folds.
+        naive_bayes: whether to weight the features by naive Bayes log-count ratios.
+        elsewhere: (F) number of unlabelled texts with each feature: on a fold, features that are
+            rare without its held-out rows are dropped, as those of new texts are. Otherwise the
+            models would be overconfident on new texts.
+        seconds: time for trying several settings, after which a dense regression stops; the first
+            setting is always fitted completely, unless there is a time limit.
+
+    Raises:
+        OutOfTime: the time limit has passed.
+    """
+    targets, start = rows.targets[rows.held_out], clock_seconds()
+    seconds = min(seconds, seconds_left())
+    each = seconds / (len(rows.folds) + 1)
+    choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
+    if not naive_bayes and not isinstance(features, np.ndarray) and _hinge_helps(rows):
+        strengths = HINGE_STRENGTHS[rows.targets.task]
+        choices[1:1] = [{"strength": strength, "hinge": True} for strength in strengths]
+    best: tuple[float, dict[str, Any], _Calibration, FittedOnFolds] | None = None
+    parts = [_parts(features, fold, elsewhere if rows.refit else None) for fold in rows.folds]
+    for number, chosen in enumerate(choices):
+        # Time for these settings plus the final model.
+        if number and (clock_seconds() - start) * (number + 2) / number > seconds:
+            break
+        models = [
+            fit_linear(known, rows.targets[learn], **chosen, seconds=each)
+            for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
+        ]
+        scores, unknown = _held_out_scores(models, parts)
+        weights, offsets = fit_blend([scores], targets)
+        loss_value = loss(targets, scores * weights[0] + offsets)
+        calibration = float(weights[0]), offsets
+        if best is None or loss_value < best[0]:
+            if chosen.get("hinge"):  # margins are uncalibrated
+                models = [model.scaled(*calibration) for model in models]
+                scores, unknown = _held_out_scores(models, parts)
+            fitted = FittedOnFolds(models[0], models[0], scores, unknown)
+            best = loss_value, chosen, calibration, fitted
+    assert best is not None
+    _, chosen, calibration, fitted = best
+    if not rows.refit:
+        return fitted
+    del parts
+    model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=each)
+    return fitted._replace(model=model.scaled(*calibration) if chosen.get("hinge") else model)
+
+
+def _hinge_helps(rows: LabelledRows) -> bool:
+    """Whether the task is multi-label, or single-label with imbalanced labels."""
+    if rows.targets.task == "multilabel":
+        return True
+    counts = rows.label_counts
+    return counts is not None and counts.max() > _UNEQUAL * counts.min()
+
+
+def _parts(
+    features: Any, fold: tuple[np.ndarray, np.ndarray], elsewhere: np.ndarray | None
+) -> tuple[Any, Any]:
+    """The features of a fold's training rows and of its held-out rows; see ``fit_on_folds``."""
+    learn, held_out = (features[rows] for rows in fold)
+    if elsewhere is not None and learn.shape[0] >= FEWEST_TEXTS:
+        rare = elsewhere + texts_with(learn) < FEWEST_TEXTS
+        for part in (learn, held_out):
+            part.data[rare[part.indices]] = 0
+            unit_rows(part)
+    return learn, held_out
+
+
+def _held_out_scores(
+    models: Sequence[LinearModel], parts: Sequence[tuple[Any, Any]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``scores`` and ``unknown`` of ``FittedOnFolds``."""
+    scores = [model.scores(held_out) for model, (_, held_out) in zip(models, parts, strict=True)]
+    unknown = [model.knows_nothing(each) for model, each in zip(models, scores, strict=True)]
+    return np.concatenate(scores), np.concatenate(unknown)
