@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from ownbert.fitting.fit_card import write_fit_card
+from ownbert.fitting.finished_folder import write_fit_card
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.contents import LeaderboardRow, Report
-from ownbert.fitting.report.report import as_json, as_text
-from ownbert.fitting.report.report_page import as_page
+from ownbert.fitting.report.report import as_json, as_page, as_text
 from ownbert.inspect.explain.faithfulness import Faithfulness, faithfulness_table
 from ownbert.inspect.pruning import heads_table
 from ownbert.inspect.trace.trace import as_page as trace_page

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ownbert.fitting import joined_network
 from ownbert.fitting.comparison import ComparedModel, Comparison
+from ownbert.fitting.joined_network import _fit_scores, _read, start_of
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
-from ownbert.fitting.teaching import joined_network
-from ownbert.fitting.teaching.joined_network import _fit_scores, _read, start_of
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 from ownbert.tables.tables import Source

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.fitting.linear_candidates import fit_view
+from ownbert.fitting.linear_candidates import fit_view, self_train
 from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
-from ownbert.fitting.teaching.self_training import self_train
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.blending import loss

@@ -24,9 +24,8 @@ import pytest
 
 import ownbert
 from ownbert.finetuning import default_settings
-from ownbert.fitting import candidates, findings, fit, minutes_curve, own_network
+from ownbert.fitting import candidates, distilled_network, findings, finished_folder, fit
 from ownbert.fitting.report import report as written_report
-from ownbert.fitting.teaching import student
 from support.cli import run_cli
 
 TOPICS = ("red", "green", "blue")
@@ -214,10 +213,10 @@ PARTS: Sequence[tuple[Any, str]] = (
 )
 NETWORKS: Sequence[tuple[Any, str]] = (
     (candidates, "fit_probe"),
-    (own_network, "copy_network"),
+    (finished_folder, "copy_network"),
     (candidates, "copy_network"),
-    (student, "finetune_on"),
-    (student, "taught_texts"),
+    (distilled_network, "finetune_on"),
+    (distilled_network, "taught_texts"),
     (candidates, "finetune_on"),
 )
 
@@ -285,13 +284,11 @@ def test_a_network_that_fails_ends_no_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "name"), [(fit, "pretrain_on"), (minutes_curve, "probe_scores")]
-)
+@pytest.mark.parametrize(("module", "name"), [(fit, "pretrain_on"), (findings, "probe_scores")])
 def test_a_pretraining_that_fails_ends_no_run(
     module: Any, name: str, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(minutes_curve, "_FEWEST_MINUTES", 0.01)
+    monkeypatch.setattr(findings, "_FEWEST_MINUTES", 0.01)
     monkeypatch.setattr(module, name, broken)
     out = tmp_path / "best"
     done = run_cli(

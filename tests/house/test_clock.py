@@ -21,10 +21,9 @@ PARTS = [
 ]
 READINGS = re.compile(r"\btime\.(monotonic|perf_counter|process_time|time)\b")
 OTHERS = {
-    "fitting/budget.py": "the time left that is displayed",
     "fitting/fit.py": "the start, which is recorded",
-    "fitting/fit_progress.py": "the seconds that are displayed",
     "fitting/fit_state.py": "the start, which is recorded",
+    "fitting/progress.py": "the seconds that are displayed",
     "train/flops.py": "the speed of the machine, for the log",
     "train/watch/display.py": "the time left that is displayed",
 }

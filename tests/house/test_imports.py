@@ -143,6 +143,18 @@ def modules_imported(path: Path) -> set[str]:
     return found & MODULES.keys()
 
 
+def test_the_rows_of_fit_import_none_of_its_models():
+    """Nor of its report: what is read does not depend on what is made of it."""
+    wrong = {
+        (path.name, module)
+        for path in (SOURCE / "fitting" / "rows").glob("*.py")
+        for module in modules_imported(path)
+        if module.startswith("ownbert.fitting.")
+        and not module.startswith(("ownbert.fitting.rows", "ownbert.fitting.fit_recipe"))
+    }
+    assert not wrong
+
+
 def module_name(path: Path) -> str:
     return ".".join(("ownbert", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
         ".__init__"

@@ -7,10 +7,15 @@ from scipy.special import log_softmax
 
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
-from ownbert.fitting.report.contents import LeaderboardRow, Report, bootstrap_margin
+from ownbert.fitting.report.contents import (
+    LeaderboardRow,
+    Report,
+    bootstrap_margin,
+    hardest_rows,
+    typical_rows,
+)
 from ownbert.fitting.report.drift import compare_texts
 from ownbert.fitting.report.learning_curve import fit_learning_curve
-from ownbert.fitting.report.typical import hardest_rows, typical_rows
 from ownbert.tasks.label_errors import find_label_errors
 from ownbert.tasks.metrics import score_labels
 

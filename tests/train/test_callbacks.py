@@ -9,7 +9,7 @@ import torch
 import ownbert
 from ownbert import InputError
 from ownbert.checkpoint import CONFIG
-from ownbert.fitting.minutes_curve import Checkpoints
+from ownbert.fitting.findings import Checkpoints
 from ownbert.fitting.rows.labelled_rows import read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.train.watch.log import read_log

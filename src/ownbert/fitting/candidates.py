@@ -17,7 +17,6 @@ import numpy as np
 from ownbert.exceptions import InputError
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import is_small_and_own
-from ownbert.fitting.budget import Budget
 from ownbert.fitting.comparison import (
     DISTILLED,
     JOINED,
@@ -26,13 +25,19 @@ from ownbert.fitting.comparison import (
     ComparedModel,
     Comparison,
 )
+from ownbert.fitting.distilled_network import teach
 from ownbert.fitting.findings import TIMED
-from ownbert.fitting.linear_candidates import PROBE_VECTORS, fit_probe, fit_view, view_helps
+from ownbert.fitting.joined_network import Start, TokenScores, imitate, join, start_of
+from ownbert.fitting.linear_candidates import (
+    PROBE_VECTORS,
+    fit_probe,
+    fit_view,
+    self_train,
+    view_helps,
+)
 from ownbert.fitting.networks import copy_network, finetune_on, rate_after_start, start_on
+from ownbert.fitting.progress import Budget
 from ownbert.fitting.rows.fit_input import FitInput
-from ownbert.fitting.teaching.joined_network import Start, TokenScores, imitate, join, start_of
-from ownbert.fitting.teaching.self_training import self_train
-from ownbert.fitting.teaching.student import teach
 from ownbert.inference.compute import Compute
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.exceptions import InputError
 from ownbert.fitting.decisions import deciding, how_to_decide
-from ownbert.fitting.rows.labelled_rows import LabelledRows, targets_of
+from ownbert.fitting.rows.labelled_rows import LOG_LOSS, LabelledRows, targets_of
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row
@@ -28,7 +27,6 @@ from ownbert.views.blending import (
 )
 from ownbert.views.linear_models import Targets
 
-LOG_LOSS = "log_loss"
 # What matters of a candidate beyond its kind: what it learnt from, and whether Transformers can
 # load it, which does not support n-gram embeddings.
 ROLES = SELF_TRAINED, JOINED, NGRAMS, DISTILLED = "self-trained", "joined", "ngrams", "distilled"
@@ -420,13 +418,6 @@ def known_logits(model: ComparedModel) -> np.ndarray:
 def _unknown_rows(model: ComparedModel) -> np.ndarray:
     """(N) or (n) whether the model knows no feature of a held-out row."""
     return np.isin(np.arange(len(known_logits(model))), model.unknown)
-
-
-def check_metric(metric: str, task: Task) -> None:
-    """Raise ``InputError`` unless the metric is available for the task."""
-    known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
-    if metric not in known:
-        raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
 
 
 def best_network(compared: Comparison) -> ComparedModel | None:

@@ -23,8 +23,6 @@ from ownbert.files.writing import (
     write_text,
 )
 from ownbert.finetuning.preview import label_shares
-from ownbert.fitting.attempts import Attempts
-from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import (
     CANDIDATES,
     SHORTEST,
@@ -35,9 +33,16 @@ from ownbert.fitting.candidates import (
 )
 from ownbert.fitting.comparison import DISTILLED, ComparedModel, known_logits
 from ownbert.fitting.decisions import deciding, missed_thresholds
-from ownbert.fitting.findings import make_report
-from ownbert.fitting.fit_card import write_fit_card
-from ownbert.fitting.fit_progress import Progress
+from ownbert.fitting.findings import Checkpoints, Points, make_report
+from ownbert.fitting.finished_folder import (
+    gains_of_all_rows,
+    keep_held_out,
+    network_alone,
+    only_network,
+    restore_network,
+    save_network,
+    write_fit_card,
+)
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.fit_state import (
     STATE,
@@ -48,22 +53,15 @@ from ownbert.fitting.fit_state import (
     saved_scores,
 )
 from ownbert.fitting.linear_candidates import PROBE_VECTORS
-from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     is_pretrained,
     pretrain_on,
     warnings_of,
     with_means,
 )
-from ownbert.fitting.own_network import (
-    network_alone,
-    only_network,
-    restore_network,
-    save_network,
-)
+from ownbert.fitting.progress import Attempts, Budget, Progress
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
-from ownbert.fitting.rows.held_out_rows import gains_of_all_rows, keep_held_out
 from ownbert.inference.blend import ROOT, Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor

@@ -23,8 +23,8 @@ from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import make_folder
 from ownbert.fitting import candidates
 from ownbert.fitting.candidates import WORK
+from ownbert.fitting.findings import Points
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.fitting.minutes_curve import Points
 from ownbert.inference.blend import KINDS
 from ownbert.limits import COUNT
 from ownbert.run.file_names import RECIPE

@@ -2,8 +2,8 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,6 @@ import torch
 
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, save
 from ownbert.checkpoint.agreement import ANSWERS, agrees, record_agreement
-from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
 from ownbert.corpus.store_writer import INDEX
@@ -23,7 +22,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
 from ownbert.fitting.rows.labelled_rows import LabelledRows
-from ownbert.fitting.rows.unlabelled_texts import some_texts
+from ownbert.fitting.rows.unlabelled_texts import Corpus
 from ownbert.inference.chosen_thresholds import decides
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretraining_run import pretrain
@@ -52,44 +51,6 @@ _ON_GPU = {"size": "mini", "batch_tokens": 16_384}
 _EXAMINED = 1000
 # Minimum seconds of a training.
 _SHORTEST = 2.0
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The texts that a network is pretrained on.
-
-    Args:
-        files: files of unlabelled text.
-        text_column: column of the text in tables.
-        similar: texts of these files that are like the labelled ones, as far as they were read.
-        restricted: whether a network is pretrained on these alone.
-    """
-
-    files: Sequence[str]
-    text_column: str | None
-    similar: Sequence[str] = ()
-    restricted: bool = False
-
-    def texts(self, characters: int | None = None) -> Iterator[str]:
-        """Yield each document of the unlabelled text as one string, up to about a number of
-        characters from all files (see ``read_documents``)."""
-        if not self.files:
-            return
-        given: Any = {"text_column": self.text_column, "characters": characters}
-        for document in read_documents(list(self.files), **given):
-            yield " ".join(document.pieces)
-
-    def files_up_to(self, characters: int, path: Path, seed: int) -> list[str | Path]:
-        """The files; or, if only some texts are wanted or the files are larger than the limit, a
-        file with some of the texts, written to ``path``."""
-        if not self.restricted and sum(map(approximate_characters, self.files)) <= characters:
-            return [*self.files]
-        texts: Iterable[str] = self.texts(characters)
-        if self.restricted or sum(map(len, self.similar)) >= characters:
-            texts = some_texts(self.similar, characters, len(self.similar), seed)
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(" ".join(text.split()) + "\n" for text in texts)
-        return [path]
 
 
 def pretrain_on(

@@ -16,7 +16,7 @@ from ownbert.checks import between
 from ownbert.corpus.documents import find_files
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import refuse_same
-from ownbert.fitting.networks import Corpus
+from ownbert.fitting.rows.unlabelled_texts import Corpus
 from ownbert.inference.compute import Compute
 from ownbert.inference.embedding.embedder import Embedder
 from ownbert.inference.embedding.embedding_outputs import of_length_one

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from ownbert.exceptions import InputError, percent
-from ownbert.fitting.fit_card import write_fit_card
+from ownbert.fitting.finished_folder import write_fit_card
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
 from ownbert.fitting.report.contents import (
@@ -22,13 +22,12 @@ from ownbert.fitting.report.contents import (
     Margin,
     Report,
     bootstrap_margin,
+    largest_errors,
 )
 from ownbert.fitting.report.headline import headline
 from ownbert.fitting.report.learning_curve import fit_learning_curve
-from ownbert.fitting.report.report import as_json, as_text, write_report
-from ownbert.fitting.report.report_page import as_page
+from ownbert.fitting.report.report import as_json, as_page, as_text, write_report
 from ownbert.fitting.report.sections import sections
-from ownbert.fitting.report.typical import largest_errors
 from ownbert.inference.chance import metrics_by_chance
 from ownbert.pages import cleaned
 from ownbert.tasks.metrics import LabelScore, Ranking, Scores, score_labels

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical_rows
+from ownbert.fitting.report.contents import hardest_rows, largest_errors, typical_rows
 
 PROBABILITIES = np.asarray([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
 TARGETS = np.asarray([0, 0, 1, 1])

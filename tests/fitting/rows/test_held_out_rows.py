@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ownbert.fitting.rows.held_out_rows import gains_of_all_rows
+from ownbert.fitting.finished_folder import gains_of_all_rows
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 

@@ -8,8 +8,7 @@ import pytest
 
 from ownbert.corpus.documents import read_documents
 from ownbert.fitting.fit import preview_fit
-from ownbert.fitting.networks import Corpus
-from ownbert.fitting.rows.unlabelled_texts import UnlabelledTexts, some_texts
+from ownbert.fitting.rows.unlabelled_texts import Corpus, UnlabelledTexts, some_texts
 
 
 def _texts(words: str, count: int, seed: int, length: int = 12) -> list[str]:

@@ -1,6 +1,6 @@
 """The data of a report, which the HTML page and the text are generated from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,11 +9,84 @@ from ownbert.exceptions import InputError, fields_repr
 from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
-from ownbert.fitting.report.typical import RatedRow
 from ownbert.inference.chance import Chance, like_guessing
 from ownbert.tasks.label_errors import LabelError
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.related_rows import bootstrap
+
+_ROWS = 10  # rows shown
+
+
+@dataclass(frozen=True)
+class RatedRow:
+    """A held-out row and its prediction.
+
+    Args:
+        row: index of the row.
+        true: index of the true class, or the true value.
+        predicted: index of the predicted class, or the predicted value.
+        score: probability of the true class, or absolute error.
+    """
+
+    row: int
+    true: float
+    predicted: float
+    score: float
+
+
+def hardest_rows(
+    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray
+) -> list[RatedRow]:
+    """The held-out rows with the lowest probabilities of their true classes, lowest first.
+
+    Args:
+        probabilities: (N, C).
+        targets: (N) indices of the true classes.
+        predicted: (N) indices of the predicted classes.
+    """
+    own = probabilities[np.arange(len(targets)), targets]
+    hardest = np.argsort(own, kind="stable")[:_ROWS]
+    return _rated_rows(probabilities, targets, predicted, hardest)
+
+
+def typical_rows(
+    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray
+) -> list[RatedRow]:
+    """The held-out row of each class with the highest probability of its true class.
+
+    Args:
+        probabilities: (N, C).
+        targets: (N) indices of the true classes.
+        predicted: (N) indices of the predicted classes.
+    """
+    own = probabilities[np.arange(len(targets)), targets]
+    order = np.argsort(-own, kind="stable")
+    first = [order[targets[order] == label][0] for label in np.unique(targets)]
+    return _rated_rows(probabilities, targets, predicted, first)
+
+
+def largest_errors(predictions: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
+    """Rows of a regression with the largest absolute errors, largest first.
+
+    Args:
+        predictions: (N) predicted values.
+        targets: (N) true values.
+    """
+    errors = np.abs(predictions - targets)
+    order = np.argsort(-errors, kind="stable")[:_ROWS]
+    return [
+        RatedRow(int(i), float(targets[i]), float(predictions[i]), float(errors[i])) for i in order
+    ]
+
+
+def _rated_rows(
+    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray, chosen: Iterable[int]
+) -> list[RatedRow]:
+    return [
+        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(probabilities[i, targets[i]]))
+        for i in chosen
+    ]
+
 
 LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows
 

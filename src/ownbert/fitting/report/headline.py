@@ -3,11 +3,12 @@
 import math
 
 from ownbert.fitting.report.contents import LeaderboardRow, Report, shown_spread
+from ownbert.fitting.rows.labelled_rows import known_test_groups, known_test_rows
 from ownbert.tasks.metrics import RANKING
 from ownbert.train.watch.metric_names import decimals
 
 NAMED = 3  # classes per sentence
-FEW_KNOWN = 0.05  # share of the test rows
+
 FAR_BELOW = 0.02  # score of a network below the best linear model
 FAR_BELOW_BEST = 0.05  # score of a network below the selected model
 # Metrics of the selected model that are shown beside the selection metric.
@@ -184,22 +185,6 @@ def _trust(report: Report) -> str:
             "scores on new texts."
         )
     return " ".join(parts)
-
-
-def known_test_rows(known: int, rows: int) -> str:
-    """A sentence on the number of test rows that are training rows too, with a warning if there are
-    many."""
-    sentence = f"The training data contains {known:,} of the {rows:,} test rows"
-    few = known <= FEW_KNOWN * rows
-    return sentence if few else f"{sentence}, so the test score says little about new texts"
-
-
-def known_test_groups(known: int, rows: int) -> str:
-    """A sentence on the number of test rows whose group was trained on, with a warning if there are
-    many."""
-    sentence = f"{known:,} of the {rows:,} test rows belong to groups of the training data"
-    few = known <= FEW_KNOWN * rows
-    return sentence if few else f"{sentence}, so the test score says little about new groups"
 
 
 def listed(names: list[str]) -> str:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ownbert.exceptions import percent
-from ownbert.fitting.report.contents import Report, shown_spread
+from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.headline import difference, metric_name, other_metrics
 from ownbert.fitting.report.learning_curve import LearningCurve
-from ownbert.fitting.report.typical import RatedRow
 from ownbert.language import translated
 from ownbert.pages import cleaned
 from ownbert.tasks.metrics import Ranking

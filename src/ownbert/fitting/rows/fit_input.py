@@ -15,14 +15,19 @@ from ownbert.exceptions import InputError
 from ownbert.files.input_files import read_once, refuse_same
 from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.row_checks import LabelledSplit, empty_texts
-from ownbert.fitting.comparison import LOG_LOSS, check_metric
-from ownbert.fitting.fit_progress import describe_data
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.fitting.networks import Corpus
-from ownbert.fitting.report.headline import known_test_groups, known_test_rows
 from ownbert.fitting.rows.added_rows import with_added
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled, split_notices
-from ownbert.fitting.rows.unlabelled_texts import UnlabelledTexts, characters_to_read
+from ownbert.fitting.rows.labelled_rows import (
+    LOG_LOSS,
+    LabelledRows,
+    check_metric,
+    find_task,
+    known_test_groups,
+    known_test_rows,
+    read_labelled,
+    split_notices,
+)
+from ownbert.fitting.rows.unlabelled_texts import Corpus, UnlabelledTexts, characters_to_read
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import network_files, require_inside
 from ownbert.settings import resolve
@@ -202,7 +207,7 @@ class FitInput:
         return list(self._notices())
 
     def _notices(self) -> Iterator[str]:
-        yield describe_data(self.rows, self.kind, len(self.read), self.recipe.minutes)
+        yield _describe(self.rows, self.kind, len(self.read), self.recipe.minutes)
         yield from self._unlabelled_notices()
         used = self.split.named(self.train).values()
         if described := self.rows.task.describe_columns(self.train, used):
@@ -320,6 +325,16 @@ def checked_input(
             given = FitInput(recipe, rows, texts, folder, notes, original)
             _ = given.notices  # read from the files too
         yield given
+
+
+def _describe(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
+    """Describe the training data in one line."""
+    labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
+    words = {"ids": "ids", "chinese": "a script without spaces"}.get(kind, "words")
+    return (
+        f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
+        f"{unlabelled:,} unlabelled texts; compared on {rows.source}; {minutes:g} min"
+    )
 
 
 def _content(source: Path | MemoryTable, name: str) -> dict[str, str]:

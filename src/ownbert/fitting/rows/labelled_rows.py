@@ -34,9 +34,11 @@ from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import Task, task_class
 from ownbert.views.linear_models import Targets
 
+LOG_LOSS = "log_loss"
 _SAMPLED_ROWS = 5_000  # rows used to detect the task
 _LARGEST_FOLD = 1.5  # held-out rows, relative to folds of equal sizes
 _BY_TEXT = SplitColumns()
+_FEW_KNOWN = 0.05  # share of the test rows
 
 
 @dataclass(frozen=True)
@@ -307,3 +309,26 @@ def _make_folds(
         fold = next((fold for fold in folds if len(fold[1]) <= most), folds[-1])
         return [fold], f"{len(fold[1]):,} held-out training rows"
     return folds, f"{len(folds)} folds of the {len(rows):,} training rows"
+
+
+def check_metric(metric: str, task: Task) -> None:
+    """Raise ``InputError`` unless the metric is available for the task."""
+    known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
+    if metric not in known:
+        raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
+
+
+def known_test_rows(known: int, rows: int) -> str:
+    """A sentence on the number of test rows that are training rows too, with a warning if there are
+    many."""
+    sentence = f"The training data contains {known:,} of the {rows:,} test rows"
+    few = known <= _FEW_KNOWN * rows
+    return sentence if few else f"{sentence}, so the test score says little about new texts"
+
+
+def known_test_groups(known: int, rows: int) -> str:
+    """A sentence on the number of test rows whose group was trained on, with a warning if there are
+    many."""
+    sentence = f"{known:,} of the {rows:,} test rows belong to groups of the training data"
+    few = known <= _FEW_KNOWN * rows
+    return sentence if few else f"{sentence}, so the test score says little about new groups"

@@ -4,11 +4,14 @@ A general corpus beside a few thousand texts like the labelled ones makes better
 network that is trained for minutes is better without it (docs/lab/fit.md).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ownbert.corpus.documents import approximate_characters, read_documents
 from ownbert.corpus.sparse import Matrix
 from ownbert.tasks.related_rows import text_key
 from ownbert.views.ngram_counts import WordNgrams
@@ -27,6 +30,44 @@ _FEWEST_LABELLED = 20
 _REJECTED = 0.02
 # If at least this share of the texts is like the labelled ones, all are.
 _NEARLY_ALL = 0.8
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The texts that a network is pretrained on.
+
+    Args:
+        files: files of unlabelled text.
+        text_column: column of the text in tables.
+        similar: texts of these files that are like the labelled ones, as far as they were read.
+        restricted: whether a network is pretrained on these alone.
+    """
+
+    files: Sequence[str]
+    text_column: str | None
+    similar: Sequence[str] = ()
+    restricted: bool = False
+
+    def texts(self, characters: int | None = None) -> Iterator[str]:
+        """Yield each document of the unlabelled text as one string, up to about a number of
+        characters from all files (see ``read_documents``)."""
+        if not self.files:
+            return
+        given: Any = {"text_column": self.text_column, "characters": characters}
+        for document in read_documents(list(self.files), **given):
+            yield " ".join(document.pieces)
+
+    def files_up_to(self, characters: int, path: Path, seed: int) -> list[str | Path]:
+        """The files; or, if only some texts are wanted or the files are larger than the limit, a
+        file with some of the texts, written to ``path``."""
+        if not self.restricted and sum(map(approximate_characters, self.files)) <= characters:
+            return [*self.files]
+        texts: Iterable[str] = self.texts(characters)
+        if self.restricted or sum(map(len, self.similar)) >= characters:
+            texts = some_texts(self.similar, characters, len(self.similar), seed)
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(" ".join(text.split()) + "\n" for text in texts)
+        return [path]
 
 
 @dataclass(frozen=True)

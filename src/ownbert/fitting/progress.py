@@ -1,9 +1,13 @@
-"""Progress of ``fit`` for the user: candidates, their scores, the remaining time."""
+"""The course of a run of ``fit``: its time budget, steps that may fail, and what the user sees."""
 
 import contextlib
+import math
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.live import Live
 from rich.table import Table
@@ -12,9 +16,127 @@ from rich.text import Text
 from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.headline import headline, metric_name, other_metrics
-from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.language import translated
+from ownbert.tasks.rows import shortened
 from ownbert.terminal import as_plain_text, console, notebook_output
+from ownbert.time_limit import (
+    DivergedError,
+    OutOfTime,
+    clock_seconds,
+    processor_seconds,
+    time_limit,
+)
+
+T = TypeVar("T")
+# Maximum characters of the reason shown for a failure.
+_LONGEST = 300
+
+
+class Attempts:
+    """Runs steps; a step that fails or times out is reported in one line and skipped.
+
+    Attributes:
+        left_out: reasons for skipped steps, keyed by the step's name.
+    """
+
+    def __init__(self, say: Callable[[str], Any], *, debug: bool = False) -> None:
+        self._say, self._debug = say, debug
+        self.left_out: dict[str, str] = {}
+
+    def __call__(
+        self, what: str, make: Callable[[], T], *, seconds: float = float("inf")
+    ) -> T | None:
+        """Return the result of ``make``, or None if it fails or exceeds the time limit."""
+        try:
+            with time_limit(seconds):
+                return make()
+        except DivergedError:
+            raise
+        except OutOfTime:
+            reason = "not enough time"
+        except Exception as error:  # whatever the error, the other candidates stay usable
+            reason = shortened(" ".join(str(error).split()) or type(error).__name__, _LONGEST)
+            if self._debug:
+                traceback.print_exc(file=sys.stderr)
+        self.skip(what, reason)
+        return None
+
+    def skip(self, what: str, reason: str) -> None:
+        """Report that a step is skipped."""
+        self.left_out[what] = reason
+        self._say(f"{what}: skipped, {reason}")
+
+
+# Seconds reserved for the report, and the maximum share of short runs.
+_REPORT, _REPORT_SHARE = 15.0, 0.15
+# Shares of the total time: all linear models together, and a single one.
+_LINEAR, _LINEAR_EACH = 0.3, 0.1
+# Optional parts of the report are skipped once the run exceeds its time by this share.
+_GRACE = 0.04
+# Seconds after which the speed is known.
+_MEASURABLE = 1.0
+
+
+class Budget:
+    """Divides the available time between steps.
+
+    Linear models get a limited share, so that there is always time for a network.
+
+    Args:
+        minutes: time limit of all runs in the folder together.
+        started: ``clock_seconds()`` at the start of this run.
+
+    Attributes:
+        used: seconds spent by earlier runs.
+        reported: seconds that the report needs for the networks so far.
+    """
+
+    def __init__(self, minutes: float, started: float) -> None:
+        self.total, self.started = 60 * minutes, started
+        self.used = self.reported = 0.0
+        self._displayed_from = time.monotonic()
+        self._began = clock_seconds(), processor_seconds()
+
+    @property
+    def spent(self) -> float:
+        """Seconds spent by all runs."""
+        return self.used + clock_seconds() - self.started
+
+    @property
+    def speed(self) -> float:
+        """The share of a core that this process has had so far, at most 1: on a busy machine it is
+        smaller."""
+        passed, computed = clock_seconds() - self._began[0], processor_seconds() - self._began[1]
+        return 1.0 if passed < _MEASURABLE else min(1.0, computed / passed)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the report has to be started."""
+        rest = min(_REPORT, _REPORT_SHARE * self.total)
+        return self.total - rest - self.reported - self.spent
+
+    def left_on_clock(self) -> float:
+        """Seconds until the time is up, for display: a replay takes its own time."""
+        return self.total - self.used - (time.monotonic() - self._displayed_from)
+
+    def minutes_for(self, seconds: float) -> float:
+        """The time limit with which ``left`` would be ``seconds`` now, in minutes, rounded up."""
+        needed = self.spent + self.reported + seconds
+        return math.ceil(min(needed + _REPORT, needed / (1 - _REPORT_SHARE)) / 6) / 10
+
+    @property
+    def left_for_report(self) -> float:
+        """Seconds until the end of the run."""
+        return (1 + _GRACE) * self.total - self.spent
+
+    @property
+    def linear(self) -> float:
+        """Maximum seconds for the next linear model, within the share of all linear models."""
+        return max(0.0, min(_LINEAR_EACH * self.total, _LINEAR * self.total - self.spent))
+
+    def share(self, of_all: float) -> float:
+        """Seconds for a step with a share of the total time, capped by the remaining time."""
+        return max(0.0, min(of_all * self.total, self.left))
 
 
 class Progress:
@@ -117,13 +239,3 @@ class Progress:
         if threshold := report.data.get("threshold"):
             self.say(f"{translated('threshold')}: {threshold}")
         self.say(f"saved {folder}; see {folder / 'report.html'}")
-
-
-def describe_data(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
-    """Describe the training data in one line."""
-    labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
-    words = {"ids": "ids", "chinese": "a script without spaces"}.get(kind, "words")
-    return (
-        f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
-        f"{unlabelled:,} unlabelled texts; compared on {rows.source}; {minutes:g} min"
-    )

@@ -32,9 +32,9 @@ from ownbert.finetuning.start.token_scores import (
     with_token_scores,
 )
 from ownbert.fitting.comparison import Comparison
+from ownbert.fitting.distilled_network import taught_texts
 from ownbert.fitting.networks import finetuning_run
 from ownbert.fitting.rows.fit_input import FitInput
-from ownbert.fitting.teaching.taught_texts import taught_texts
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.compute import Compute
 from ownbert.inference.opened_blend import Members, score_until

@@ -1,1 +1,0 @@
-"""Training on unlabelled texts with the predictions of other models."""

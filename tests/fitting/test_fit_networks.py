@@ -1,0 +1,235 @@
+"""The networks of ``fit``: how they are trained, distilled and chosen for the folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import ownbert
+from ownbert.checkpoint import describe, load, load_tokenizer, save
+from ownbert.fitting.distilled_network import taught_texts
+from ownbert.fitting.networks import (
+    _size_and_batch,
+    finetune_on,
+    start_on,
+    warnings_of,
+    with_means,
+)
+from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
+from ownbert.inference.open_folder import open_folder
+from ownbert.run.file_names import RECIPE
+from ownbert.settings import resolve
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.rows import Row
+from ownbert.train.watch.log import read_log
+from ownbert.views.view_features import Texts
+from support.fit_files import sentence_model, texts_of
+
+# Enough on any machine: all that there is to do ends earlier.
+MINUTES = 10
+
+
+def test_the_size_of_a_network_depends_on_the_device():
+    assert _size_and_batch(None, cpu=False)["size"] == "mini"
+    assert _size_and_batch(None, cpu=True) == {}
+    assert _size_and_batch("base", cpu=False)["size"] == "base"
+
+
+def test_a_network_is_trained_with_the_settings_it_is_given(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    learnt = [rows.rows[i] for i in rows.learnt]
+    given = {"mask_rate": 0.3, "pooling": "mean", "epochs": 1}
+    out = tmp_path / "out"
+    finetune_on(
+        rows, learnt, pretrained, out, seconds=60, device="cpu", seed=0, settings=dict(given)
+    )
+    recipe = resolve(FinetuneRecipe, config=out / RECIPE)
+    assert (recipe.task.mask_rate, recipe.task.pooling, recipe.run.epochs) == (0.3, "mean", 1)
+
+
+def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
+    pretrained: Path, topics: Path, tmp_path: Path, transformers: Any
+):
+    """Its text vectors are means, which no classifier of Transformers reads."""
+    train, texts = topics / "train.csv", texts_of(topics / "test.csv")
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    model, start = sentence_model(pretrained, tmp_path / "sentences"), tmp_path / "start"
+    base = with_means(model, tmp_path / "base")
+    learnt = rows.first_fold[0]
+    assert start_on(rows, learnt, base, start, device="cpu", seed=0, settings={})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
+    own = transformers.AutoModelForSequenceClassification.from_pretrained(start).eval()
+    logits = own(**tokenizer(texts[0], return_tensors="pt")).logits
+    (ours,) = open_folder(start)([Row(1, (texts[0],))])
+    np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
+    assert ownbert.evaluate(start, train).values["accuracy"] > 0.9
+    assert with_means(pretrained, tmp_path / "same") == pretrained
+
+
+def test_a_network_that_knows_no_word_of_the_texts(
+    pretrained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Two lines and no warning of NumPy."""
+    texts = [f"{'甲乙'[i % 2]}丙{chr(0x4E00 + i)}" for i in range(24)]
+    given = {"model": pretrained, "seeds": 1, "minutes": MINUTES, "output": tmp_path / "best"}
+    given["dev"] = (texts[16:], ["a", "b"] * 4)  # or networks would be trained on five folds
+    ownbert.fit((texts[:16], ["a", "b"] * 8), **given)
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert "100.0% of the tokens are [UNK]" in said
+    assert "linear models built in: skipped, no word of the texts is in the vocabulary" in said
+    assert "RuntimeWarning" not in said
+
+
+def test_a_step_that_is_not_for_the_network_says_why(
+    pretrained: Path, topics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pruned = load(pretrained, heads=[])
+    pruned.prune_heads({0: [0]})
+    save(pruned, tmp_path / "pruned", tokenizer=load_tokenizer(pretrained))
+    given = {
+        "model": tmp_path / "pruned",
+        "seeds": 1,
+        "minutes": MINUTES,
+        "dev": topics / "dev.csv",
+    }
+    ownbert.fit(topics / "train.csv", output=tmp_path / "best", **given)
+    said, title = capsys.readouterr().out, "network, linear models built in"
+    assert f"{title}: skipped, linear models cannot be built into a network of this kind" in said
+    assert said.count(title) == 1
+
+
+def test_a_network_is_taught_on_texts_without_labels_and_on_mixed_ones(topics: Path):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames()), train, topics / "dev.csv", seed=0)
+    labelled = Texts(rows.texts(), "ids")
+    lines = dict.fromkeys((topics / "corpus.txt").read_text().splitlines()[:60])
+    others, none = Texts([(line,) for line in lines], "ids"), Texts([], "ids")
+
+    def kinds(unlabelled: Texts, count: int, *, given: bool = False) -> tuple[int, int]:
+        pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=given, seed=0)
+        return len(pieces), len(mixed)
+
+    assert kinds(others, 40) == (40, 0)
+    pieces, mixed = kinds(others, 10_000)
+    assert 60 <= pieces < 80  # long ones are cut
+    assert mixed == 8 * len(texts_of(train))
+    assert kinds(none, 40) == (0, 40)
+    assert kinds(others, 40, given=True) == (40, 0)
+
+
+@pytest.mark.slow
+def test_without_other_texts_a_network_is_taught_on_mixed_ones(
+    topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Its log is kept, also if it predicts alone.
+    monkeypatch.setattr("ownbert.fitting.fit.network_alone", lambda folder: None)
+    given = {"minutes": 0.8, "seeds": 1, "output": tmp_path / "best", "quiet": True}
+    ownbert.fit(topics / "train.csv", dev=topics / "dev.csv", **given)
+    taught = tmp_path / "best" / "members" / "student"
+    assert resolve(FinetuneRecipe, config=taught / RECIPE).task.mask_rate == 0
+    examples = [16 * row["step"] for row in read_log(taught) if row.get("step")]
+    assert examples[-1] > 4 * len(texts_of(topics / "train.csv"))
+    state = json.loads((tmp_path / "best" / "fit.json").read_text())
+    assert state["candidates"][-1]["name"] in ("student", "joined-student")
+
+
+@pytest.mark.slow
+def test_a_taught_network_is_measured_without_dev_rows_too(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    lines = (topics / "corpus.txt").read_text().splitlines()
+    out = tmp_path / "best"
+    ownbert.fit(
+        topics / "train.csv",
+        labels_per_class=10,
+        unlabelled=lines[:200],
+        test=topics / "test.csv",
+        model=pretrained,
+        seeds=1,
+        minutes=MINUTES,
+        output=out,
+        quiet=True,
+    )
+    state = json.loads((out / "fit.json").read_text())
+    assert 0 < state["candidates"][-1]["share"] < 1
+    report = json.loads((out / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    assert 0 < board["distilled network"]["score"] <= 1
+    found = ownbert.evaluate(out, topics / "test.csv")
+    assert board[report["best"]]["test_score"] == pytest.approx(found.macro_f1, abs=1e-6)
+    network = ownbert.evaluate(out, topics / "test.csv", network=True)
+    assert board[report["network"]]["test_score"] == pytest.approx(network.macro_f1, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_where_time_is_short_one_fold_has_a_network_with_all_epochs(
+    topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.fitting.candidates._SHORTENED", 0.0)  # as if there were none left
+    out = tmp_path / "best"
+    ownbert.fit(
+        topics / "train.csv", model=pretrained, minutes=MINUTES, output=out, quiet=True, seeds=2
+    )
+    (only,) = (out / "members" / "network").glob("seed-*/fold-*")
+    recipe = yaml.safe_load((only / "recipe.yaml").read_text())
+    assert list(read_log(only))[-1]["step"] == recipe["run"]["max_steps"]
+    report = json.loads((out / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    assert board["network, fine-tuned"]["score"] > 0.9
+    network = ownbert.evaluate(out, topics / "test.csv", network=True)
+    assert network.macro_f1 > 0.9
+
+
+@pytest.mark.slow
+def test_the_folder_has_another_network_where_fine_tuning_spoils_it(
+    topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.finetuning.default_settings._RATES", ((1024, 3.0),))
+    out = tmp_path / "best"
+    ownbert.fit(
+        topics / "train.csv",
+        dev=topics / "dev.csv",
+        model=pretrained,
+        minutes=MINUTES,
+        output=out,
+        quiet=True,
+        seeds=1,
+    )
+    before = json.loads((out / "fit.json").read_text())["candidates"]
+    ownbert.fit(
+        topics / "train.csv",
+        dev=topics / "dev.csv",
+        model=pretrained,
+        minutes=MINUTES,
+        output=out,
+        quiet=True,
+        seeds=1,
+        resume=True,
+    )
+    assert json.loads((out / "fit.json").read_text())["candidates"] == before
+    report = json.loads((out / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    assert board["network, fine-tuned"]["score"] < board["network, only its head trained"]["score"]
+    own = board[report["network"]]
+    networks = ("network, only its head trained", "network, linear models built in")
+    assert own["name"] in (*networks, "fine-tuned + linear models")
+    assert own["score"] >= board["network, only its head trained"]["score"]
+    members = json.loads((out / "blend.json").read_text())["members"]
+    assert "start" not in [member["name"] for member in members]
+    network = ownbert.evaluate(out, topics / "dev.csv", network=True)
+    assert network.macro_f1 == pytest.approx(own["score"], abs=1e-6)
+
+
+def test_a_network_that_has_learnt_labels_is_named(topics: Path, pretrained: Path, fitted: Path):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    assert not warnings_of(rows, describe(pretrained))
+    (warning,) = warnings_of(rows, describe(fitted))
+    assert f"{fitted} was trained on labels" in warning
