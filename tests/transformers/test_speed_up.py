@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize, prune
 import ownbert
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
+from ownbert.transformers import encoder_call
 from ownbert.transformers.encoder_call import FastEncoder, log
 from ownbert.transformers.speed_up import _encoders, _reads_rows
 from support.parity_models import ALL, BASES, MOSTLY_SLOW, padded, their_model
@@ -132,6 +133,55 @@ def test_loss_outputs_and_all_gradients(model_type: str, architecture: str):
     else:
         assert _fast(fast).calls == 5 - (spec.kinds == ("beam_span",)) * 2
         assert not _fast(fast).reasons
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), BASES)
+def test_second_derivatives(model_type: str, architecture: str):
+    """A penalty on gradients of embeddings; Transformers has none for its other attention."""
+    theirs, fast = _pair(model_type, architecture)
+    mask = padded(theirs.config)["attention_mask"]
+    embeddings = theirs.get_input_embeddings()(padded(theirs.config)["input_ids"]).detach()
+    found = []
+    for model in (theirs.train(), fast.train()):
+        inputs = embeddings.clone().requires_grad_()
+        given = {"token_type_ids": 1 - mask} if model_type == "xlnet" else {}
+        hidden = model(inputs_embeds=inputs, attention_mask=mask, **given)[0]
+        loss = (hidden.sin() * mask[..., None]).mean()
+        (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
+        (slope**2).sum().backward()
+        found.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    assert [*found[0]] == [*found[1]]
+    size = max(float(x.abs().max()) for x in found[0].values())
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(
+            found[1][name], gradient, atol=1e-4 * size, rtol=1e-3, msg=lambda m, n=name: f"{n} {m}"
+        )
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), BASES)
+def test_large_batches_are_computed_in_parts(
+    model_type: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+):
+    theirs, fast = _pair(model_type, architecture)
+    runs, run = [], encoder_call._run
+    monkeypatch.setattr(encoder_call, "_TOKENS", 12)
+    monkeypatch.setattr(encoder_call, "_run", lambda *a, **k: runs.append(a) or run(*a, **k))
+    ids = torch.arange(60).view(6, 10) % 20 + 5
+    mask = (torch.arange(10) < torch.tensor([3, 10, 1, 4, 10, 7])[:, None]).long()
+    given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    if model_type in ("bert", "electra"):
+        given["position_ids"] = torch.arange(10)[None]
+    for options in ({}, {"output_hidden_states": True}, {"return_dict": False}):
+        ours, expected = (_values(model, {**given, **options}) for model in (fast, theirs))
+        for actual, value in zip(ours, expected, strict=True):
+            torch.testing.assert_close(actual, value, **CLOSE)
+    memory = model_type == "xlnet"  # which is that of a whole batch
+    assert len(runs) == (3 if memory or model_type == "modernbert" else 3 * 5)
+    ownbert.speed_up(fast, skip_padding=True)
+    found = _values(fast, given)[0]
+    torch.testing.assert_close(found[mask == 1], expected[0][mask == 1], **CLOSE)
+    nothing = _values(fast, {**given, "attention_mask": mask * 0})[0]
+    assert nothing.shape == found.shape
 
 
 def _with_attention(model: Any, attention: str) -> Any:

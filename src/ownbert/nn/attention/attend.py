@@ -22,7 +22,7 @@ from ownbert.batches.layout import (
 )
 from ownbert.checks import known
 from ownbert.nn.attention import windowed
-from ownbert.nn.attention.manual import ManualAttention
+from ownbert.nn.attention.manual import manual_attention
 from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.layers import dropout as drop
 from ownbert.nn.layers import has_matrix_units
@@ -284,8 +284,8 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
 def _manual(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
 ) -> AttentionResult:
-    out = ManualAttention.apply(q.to(v.dtype), k.to(v.dtype), v, layout, options.dropout)
-    return AttentionResult(out, None)  # pyright: ignore[reportArgumentType]
+    out = manual_attention(q.to(v.dtype), k.to(v.dtype), v, layout, options.dropout)
+    return AttentionResult(out, None)
 
 
 def _varlen(

@@ -13,6 +13,7 @@ keys, if these come from another batch. Places are tokens and padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -176,36 +177,85 @@ def _plan(layout: Layout, heads: int) -> _Plan:
     return plan
 
 
-class ManualAttention(torch.autograd.Function):
-    """See ``ownbert.nn.attention.attend.attend``; differentiable once."""
+def manual_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
+    """See ``ownbert.nn.attention.attend.attend``."""
+    plan = _plan(layout, q.shape[1])
+    keep, scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
+    apply: Any = _ToPlaces.apply
+    seen = [part for part in plan.parts if part.group.seen is not None]
+    # Scaling v is cheaper than scaling the weights.
+    places = (
+        apply(q, plan.queries, q.shape[2] ** -0.5, seen, False),
+        apply(k, plan.keys, 1.0, (), False),
+        apply(v, plan.keys, scale, (), False),
+    )
+    out: Any = _Attention.apply(*places, plan, keep)
+    return _ToTokens.apply(out, plan.queries, 1.0, (), q.shape)  # pyright: ignore
+
+
+class _ToPlaces(torch.autograd.Function):
+    """(T, H, K) in head-major order (places H, K), scaled.
+
+    Args:
+        blind: parts in which queries that see no key become zero.
+        zeros: whether padding is zero rather than a copy of some row, as in a gradient.
+    """
 
     @staticmethod
-    def forward(ctx, q, k, v, layout, dropout):
-        plan = _plan(layout, q.shape[1])
-        ctx.shapes, ctx.plan, ctx.root = (q.shape, k.shape, v.shape), plan, q.shape[2] ** -0.5
-        keep, ctx.scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
-        # Scaling v is cheaper than scaling the weights. (places H, K) each
-        q = _gather(plan.queries, q, ctx.root)
-        k, v = _gather(plan.keys, k, 1.0), _gather(plan.keys, v, ctx.scale)
+    def forward(ctx, x, order, factor, blind, zeros):
+        ctx.order, ctx.factor, ctx.blind, ctx.shape = order, factor, blind, x.shape
+        places = _gather(order, x, factor)
+        if zeros and order.padding is not None:
+            places.index_fill_(0, order.padding, 0)
+        for part in blind:
+            part.zero_blind(places)
+        return places
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        given = ctx.order, ctx.factor, ctx.blind, ctx.shape
+        return _ToTokens.apply(grad, *given), None, None, None, None
+
+
+class _ToTokens(torch.autograd.Function):
+    """The reverse of ``_ToPlaces`` for gradients and outputs, to (T, H, K)."""
+
+    @staticmethod
+    def forward(ctx, x, order, factor, blind, shape):
+        ctx.order, ctx.factor, ctx.blind = order, factor, blind
+        x = x.clone() if blind else x
+        for part in blind:
+            part.zero_blind(x)
+        return _scatter(order, x, factor, shape)
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        given = ctx.order, ctx.factor, ctx.blind, True
+        return _ToPlaces.apply(grad, *given), None, None, None, None
+
+
+class _Attention(torch.autograd.Function):
+    """Attention of scaled queries, keys and values (places H, K)."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, plan, keep):
+        ctx.plan = plan
         weights, out = q.new_empty(plan.scores), torch.empty_like(q)
         for part in plan.parts:
-            part.zero_blind(q)
             keys = part.keys_of(k).transpose(1, 2)
             torch.bmm(part.queries_of(q), keys, out=part.scores_of(weights))
         left = plan.softmax(weights, keep)
         for part in plan.parts:
             torch.bmm(part.scores_of(left), part.keys_of(v), out=part.queries_of(out))
         ctx.save_for_backward(q, k, v, weights, keep)
-        return _scatter(plan.queries, out, 1.0, ctx.shapes[0])
+        return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, weights, keep = ctx.saved_tensors
         plan = ctx.plan
-        grad = _gather(plan.queries, grad, 1.0)
-        if plan.queries.padding is not None:
-            grad.index_fill_(0, plan.queries.padding, 0)
+        if torch.is_grad_enabled():  # for a second derivative
+            return *_differentiable_gradients(plan, (q, k, v), keep, grad), None, None
         left = _apply_dropout(weights, keep)
         scores = torch.empty_like(weights)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -217,11 +267,27 @@ class ManualAttention(torch.autograd.Function):
         for part in plan.parts:
             above = part.scores_of(scores)
             torch.bmm(above, part.keys_of(k), out=part.queries_of(dq))
-            part.zero_blind(dq)
             torch.bmm(above.transpose(1, 2), part.queries_of(q), out=part.keys_of(dk))
-        of = (plan.queries, dq, ctx.root), (plan.keys, dk, 1.0), (plan.keys, dv, ctx.scale)
-        grads = (_scatter(*each, shape) for each, shape in zip(of, ctx.shapes, strict=True))
-        return *grads, None, None
+        return dq, dk, dv, None, None
+
+
+def _differentiable_gradients(
+    plan: _Plan, inputs: tuple[Tensor, ...], keep: Tensor | None, grad: Tensor
+) -> list[Tensor | None]:
+    """The gradients of ``_Attention``, computed by PyTorch from the inputs."""
+    (q, k, v), out = inputs, []
+    for part in plan.parts:
+        scores = part.queries_of(q) @ part.keys_of(k).transpose(1, 2)
+        if part.group.mask is not None:
+            by_sequence = scores.unflatten(0, (part.group.count, -1))  # (B, H, S, S')
+            scores = (by_sequence + part.group.hidden(scores.dtype)).flatten(0, 1)
+        weights = scores.softmax(-1)
+        if keep is not None:
+            weights = weights * part.scores_of(keep)
+        out.append((weights @ part.keys_of(v)).flatten(0, 1))
+    needed = [x for x in inputs if x.requires_grad]
+    found = iter(torch.autograd.grad(torch.cat(out), needed, grad, create_graph=True))
+    return [next(found) if x.requires_grad else None for x in inputs]
 
 
 def _softmax(scores: Tensor, group: PaddedGroup) -> None:
