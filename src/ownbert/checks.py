@@ -43,7 +43,9 @@ def whole_in_environment(name: str, default: int) -> int:
     value = os.environ.get(name, "").strip() or str(default)
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise InputError(
-            f"the environment variable {name} is {in_short(value)}; it must be a whole number"
+            "the environment variable {name} is {value}; it must be a whole number",
+            name,
+            in_short(value),
         )
     return int(value)
 
@@ -128,7 +130,9 @@ def count(least: int, most: int) -> Check:
             wanted = f"a whole number, at least {least}"
             raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
         if value > most:
-            raise InputError(f"{name} is {in_short(value)}; it must be at most {most:,}")
+            raise InputError(
+                "{name} is {value}; it must be at most {most:,}", name, in_short(value), most
+            )
 
     return check
 
@@ -149,7 +153,10 @@ def known(*allowed: str) -> Check:
     def check(name: str, value: Any) -> None:
         if value not in allowed:
             raise InputError(
-                f"{name} {in_short(value)} is not known; use one of {', '.join(allowed)}"
+                "{name} {value} is not known; use one of {allowed}",
+                name,
+                in_short(value),
+                ", ".join(allowed),
             )
 
     return check
@@ -172,7 +179,9 @@ class OneOf:
     def __call__(self, name: str, value: Any) -> None:
         if not any(type(value) is type(one) and value == one for one in self.allowed):
             allowed = ", ".join(map(str, self.allowed))
-            raise InputError(f"{name} is {in_short(value)}; it must be one of {allowed}")
+            raise InputError(
+                "{name} is {value}; it must be one of {allowed}", name, in_short(value), allowed
+            )
 
 
 def one_of(*allowed: Any) -> OneOf:
@@ -229,7 +238,12 @@ def dict_of(check: Check, *, most: int = 10_000_000) -> Check:
     def check_it(where: str, value: Any) -> None:
         object_(where, value)
         if len(value) > most:
-            raise InputError(f"{where} has {len(value):,} entries; it must have at most {most:,}")
+            raise InputError(
+                "{where} has {count:,} entries; it must have at most {most:,}",
+                where,
+                len(value),
+                most,
+            )
         for key, entry in value.items():
             check(_inner(where) + key[:_NAMES], entry)
 
@@ -251,10 +265,13 @@ def record(
         inner = _inner(where)
         for key in required:
             if key not in value:
-                raise InputError(f"{inner}{key} is missing")
+                raise InputError("{inner}{key} is missing", inner, key)
         if closed and (others := [key for key in value if key not in checks]):
             raise InputError(
-                f"{inner}{in_short(others[0])} is not known; use one of {', '.join(checks)}"
+                "{inner}{others} is not known; use one of {checks}",
+                inner,
+                in_short(others[0]),
+                ", ".join(checks),
             )
         for key, check in checks.items():
             if key in value:

@@ -19,7 +19,7 @@ def figure_class(path: Path | None = None) -> Any:
         InputError: matplotlib is missing, or the name does not end with .png.
     """
     if path is not None and path.suffix.lower() != ".png":
-        raise InputError(f"{path}: the name of a picture must end with .png")
+        raise InputError("{path}: the name of a picture must end with .png", path)
     if (figure := installed_figure()) is None:
         raise InputError("a picture needs matplotlib: pip install 'ownbert[plot]'")
     return figure

@@ -29,13 +29,15 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
             folder is not checked.
     """
     if not isinstance(name, str | os.PathLike):
-        raise InputError(f"a model folder is needed, not {in_short(name)}")
+        raise InputError("a model folder is needed, not {name}", in_short(name))
     text = os.fspath(name)
     if not text.startswith(PREFIX):
         return _not_a_file(Path(name))
     hub_name = text.removeprefix(PREFIX)
     if not is_name(hub_name):
-        raise InputError(f"{text} is not the name of a model on the hub; write {PREFIX}org/name")
+        raise InputError(
+            "{text} is not the name of a model on the hub; write {prefix}org/name", text, PREFIX
+        )
     return _fetched(hub_name)
 
 
@@ -47,8 +49,8 @@ def is_name(text: str) -> bool:
 def _not_a_file(path: Path) -> Path:
     if path.is_file():
         if (path.parent / "config.json").is_file():
-            raise InputError(f"{path} is a file; give the folder {path.parent}")
-        raise InputError(f"{path} is a file, but a folder with a model is needed here")
+            raise InputError("{path} is a file; give the folder {parent}", path, path.parent)
+        raise InputError("{path} is a file, but a folder with a model is needed here", path)
     return path
 
 
@@ -64,17 +66,19 @@ def pretrained_folder(name: Any, options: Mapping[str, Any], *, or_file: bool = 
         InputError: neither exists, or the extra ``hub`` is not installed.
     """
     if not isinstance(name, str | os.PathLike):
-        raise InputError(f"from_pretrained needs a folder, not {name!r}")
+        raise InputError("from_pretrained needs a folder, not {name!r}", name)
     path, text = Path(name), os.fspath(name)
     subfolder = options.get("subfolder") or ""
     if not isinstance(subfolder, str | os.PathLike):
-        raise InputError(f"subfolder is {in_short(subfolder)}; it must be the name of a folder")
+        raise InputError(
+            "subfolder is {subfolder}; it must be the name of a folder", in_short(subfolder)
+        )
     if path.exists():
         return path if or_file and path.is_file() else _not_a_file(path) / subfolder
     hub_name = text.removeprefix(PREFIX)
     # A name whose parent folder exists is a mistyped path.
     if not is_name(hub_name) or ("/" in text and path.parent.exists()):
-        raise MissingError(f"no such folder: {name}")
+        raise MissingError("no such folder: {name}", name)
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
     return _fetched(hub_name, **given) / subfolder
 
@@ -86,13 +90,16 @@ def _fetched(name: str, **options: Any) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingError(
-            f"no such folder: {name}; to fetch a model of that name: pip install 'ownbert[hub]'"
+            "no such folder: {name}; to fetch a model of that name: pip install 'ownbert[hub]'",
+            name,
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(_MODEL_FILES), **options))
     except Exception as error:  # many error types: no network, unknown name
         raise MissingError(
-            f"no such folder: {name}; nor could it be fetched from the hub: {reason(error)}"
+            "no such folder: {name}; nor could it be fetched from the hub: {reason}",
+            name,
+            reason(error),
         ) from None
 
 

@@ -154,7 +154,9 @@ def refuse_unused(settings: Any) -> None:
             raise InputError(f"the option {flags[name]} requires {needed}")
         for other in filter(given.__contains__, setting.without):
             raise InputError(
-                f"the option {flags[name]} has no effect with {flags[other]}; omit one of them"
+                "the option {flags} has no effect with {flags2}; omit one of them",
+                flags[name],
+                flags[other],
             )
 
 
@@ -184,8 +186,9 @@ def resolve(
         name, sign, text = override.partition("=")
         if not sign:
             raise InputError(
-                f"{override!r} is not an override; write section.name=value, and files with their "
-                "options, such as --train FILE"
+                "{override!r} is not an override; write section.name=value, and files with "
+                "their options, such as {--train} FILE",
+                override,
             )
         _put(values, dotted_name(kind, name.strip()), _value(name.strip(), text))
     for name, value in (options or {}).items():
@@ -215,7 +218,7 @@ def _plain(value: Any) -> Any:
 def _read(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path} must contain sections such as optim: and run:")
+        raise InputError("{path} must contain sections such as optim: and run:", path)
     return values
 
 
@@ -224,7 +227,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return parse_yaml(text, name)
     except InputError:
-        raise InputError(f"{name} is {in_short(text)}, which is not YAML") from None
+        raise InputError("{name} is {text}, which is not YAML", name, in_short(text)) from None
 
 
 @cache
@@ -286,7 +289,7 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise InputError(f"{section} must be a section, not {in_short(values)}")
+            raise InputError("{section} must be a section, not {values}", section, in_short(values))
     values[last] = value
 
 
@@ -298,7 +301,9 @@ def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
             setting with its ``prefix``.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{prefix.rstrip('.')} must be a section, not {in_short(values)}")
+        raise InputError(
+            "{prefix} must be a section, not {values}", prefix.rstrip("."), in_short(values)
+        )
     hints = get_type_hints(type(settings))
     declared = {f.name: f.metadata.get("setting") for f in fields(settings)}
     changes = {}
@@ -357,4 +362,4 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
     type_names = " or ".join(names)
-    raise InputError(f"{name} must be {type_names}, not {in_short(value)}")
+    raise InputError("{name} must be {type_names}, not {value}", name, type_names, in_short(value))

@@ -91,7 +91,8 @@ class Masking:
         known(*MASKINGS)("masking", self.kind)
         if self.longest is not None and self.longest < 1:
             raise InputError(
-                f"the longest run to mask has {self.longest} tokens; it must have at least 1"
+                "the longest run to mask has {longest} tokens; it must have at least 1",
+                self.longest,
             )
 
     @property

@@ -71,7 +71,8 @@ def word_table(
     """
     if len(cells) != len(features):
         raise InputError(
-            f"the model also reads word features: rows need the columns {', '.join(features)}"
+            "the model also reads word features: rows need the columns {features}",
+            ", ".join(features),
         )
     before, behind = special
     first, last = before, before + len(sizes)

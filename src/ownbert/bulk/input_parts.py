@@ -104,7 +104,7 @@ def _files_below(address: str) -> list[str]:
     with file_errors(address):
         info = files.get_file_info(path)
         if info.type == fs.FileType.NotFound:
-            raise InputError(f"no such file: {address}")
+            raise InputError("no such file: {address}", address)
         if info.type == fs.FileType.File:
             return [address]
         below = files.get_file_info(fs.FileSelector(path, recursive=True))
@@ -114,7 +114,9 @@ def _files_below(address: str) -> list[str]:
         if each.type == fs.FileType.File and is_known(each.base_name)
     )
     if not known:
-        raise InputError(f"no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {address}")
+        raise InputError(
+            "no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {address}", address
+        )
     hidden = re.compile(r"(^|/)[._]")
     return [f"{address.rstrip('/')}/{name}" for name in known if not hidden.search(name)]
 
@@ -122,14 +124,15 @@ def _files_below(address: str) -> list[str]:
 def _described(address: str) -> InputFile:
     if not is_known(address):
         raise InputError(
-            f"{address}: the file type is not known; the name must end with one of "
-            f"{', '.join(ENDINGS)}"
+            "{address}: the file type is not known; the name must end with one of {endings}",
+            address,
+            ", ".join(ENDINGS),
         )
     files, path = open_file_system(address)
     with file_errors(address):
         info = files.get_file_info(path)
     if info.size is None:
-        raise InputError(f"{address} is not a file that can be read at any position")
+        raise InputError("{address} is not a file that can be read at any position", address)
     return InputFile(address, info.size, info.mtime_ns)
 
 
@@ -155,7 +158,7 @@ def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
             with _opened(file) as stream:
                 parts = _text_parts(number, file, stream, rows)
     if not parts:
-        raise InputError(f"{file.address} has no rows")
+        raise InputError("{address} has no rows", file.address)
     return parts
 
 
@@ -351,7 +354,7 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
                 start = part.start - first
                 yield from islice(table_rows, start, start + part.end - part.start)
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{file.address}: damaged parquet data") from error
+            raise InputError("{address}: damaged parquet data", file.address) from error
 
     with files.open_input_file(path) as source:
         names = tuple(parquet_file(source, file.address).schema_arrow.names)

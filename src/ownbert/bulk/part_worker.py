@@ -132,8 +132,11 @@ class PartWorker:
         free = next((marker for marker in markers if not self._output.holds(marker)), None)
         if free is None:
             raise InputError(
-                f"{file.address}: a worker died {_TRIES} times at {name}, possibly out of "
-                "memory; lower --workers or --part-rows"
+                "{address}: a worker died {tries} times at {name}, possibly out of memory; "
+                "lower {--workers} or {--part-rows}",
+                file.address,
+                _TRIES,
+                name,
             )
         self._output.write(free, b"")
         with open_part(file, part, self._scratch) as (source, before):

@@ -56,13 +56,14 @@ class PartsFolder:
     def __enter__(self) -> "PartsFolder":
         kind = self.folder.is_folder()
         if kind is False:
-            raise InputError(f"{self.folder} is a file; the output is a folder")
+            raise InputError("{folder} is a file; the output is a folder", self.folder)
         names = self.folder.names() if kind else []
         known = [name for name in (MANIFEST, PLAN) if self._resume and name in names]
         if not known and {*names} - {LOCK}:
             raise InputError(
-                f"{self.folder} is not empty; continue a stopped run of the same command with "
-                "--resume, or choose another folder"
+                "{folder} is not empty; continue a stopped run of the same command with "
+                "{--resume}, or choose another folder",
+                self.folder,
             )
         saved = self.folder.read_json(known[0]) if known else {}
         if known:

@@ -201,7 +201,7 @@ def _require_ray() -> None:
     """Raise ``InputError`` if Ray is missing, and disable its usage statistics and C++ log."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if importlib.util.find_spec("ray") is None:
-        raise InputError("--runner ray needs Ray, which is missing: pip install 'ownbert[ray]'")
+        raise InputError("{--runner} ray needs Ray, which is missing: pip install 'ownbert[ray]'")
     # The C++ code logs past Python's streams, for example when workers die and are restarted.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
 
@@ -239,12 +239,16 @@ def planned_workers(workers: int | None, threads: int, device: str) -> Iterator[
         known = int(resources.get("CPU", 0))
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if not gpus and device.startswith("cuda"):
-            raise InputError("--device cuda: Ray has no GPU; use cpu")
+            raise InputError("{--device cuda}: Ray has no GPU; use cpu")
         count = workers or max(1, min(known // threads, gpus or known))
         if count * threads > known:
             raise InputError(
-                f"{count:,} workers with {threads:,} threads need {count * threads:,} cores, but "
-                f"Ray has {known:,}; lower --workers or --threads"
+                "{count:,} workers with {threads:,} threads need {count2:,} cores, but Ray has "
+                "{options:,}; lower {--workers} or {--threads}",
+                count,
+                threads,
+                count * threads,
+                known,
             )
         # Rounded so that each share fits on one GPU: Ray does not combine shares of several.
         yield count, 1 / -(-count // gpus) if gpus else 0
@@ -268,7 +272,7 @@ def _start() -> None:
             ray.init(logging_level=logging.CRITICAL, log_to_driver=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"Ray failed to start: {reason}") from error
+        raise InputError("Ray failed to start: {reason}", reason) from error
     finally:
         # Ray installs its own handler, which ends the process without a message.
         if threading.current_thread() is threading.main_thread() and before is not None:

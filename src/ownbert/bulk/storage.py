@@ -62,11 +62,11 @@ def file_errors(address: str, action: str = "read") -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         if action == "read" and isinstance(error, FileNotFoundError):
-            raise InputError(f"no such file: {address}") from None
+            raise InputError("no such file: {address}", address) from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         if action == "write":
-            raise InputError(f"cannot write {address}: {reason}") from error
-        raise InputError(f"cannot read {address}: {reason}") from error
+            raise InputError("cannot write {address}: {reason}", address, reason) from error
+        raise InputError("cannot read {address}: {reason}", address, reason) from error
 
 
 class StoredFolder:

@@ -81,8 +81,11 @@ class Description:
         heads = {spec.kind: spec for spec in specs}
         if kind not in heads:
             raise InputError(
-                f"the decoder of a {self.architecture} has a head for {' or '.join(heads)}, not "
-                f"for {kind}; start from a model without a decoder"
+                "the decoder of a {architecture} has a head for {heads}, not for {kind}; start "
+                "from a model without a decoder",
+                self.architecture,
+                " or ".join(heads),
+                kind,
             )
         return heads[kind]
 
@@ -97,8 +100,12 @@ class Description:
             default, other = getattr(standard, f.name), getattr(head, f.name)
             if f.name != "dropout" and default != other:
                 raise InputError(
-                    f"the decoder of a {self.architecture} has a head whose {f.name} is {default}, "
-                    f"not {other}"
+                    "the decoder of a {architecture} has a head whose {name} is {default}, not "
+                    "{value}",
+                    self.architecture,
+                    f.name,
+                    default,
+                    other,
                 )
 
 
@@ -164,8 +171,10 @@ def describe_config(
     if kind is not None and architecture in kind.answering and not any_architecture:
         if not with_decoder:
             raise InputError(
-                f"{path}: a {architecture} predicts with its decoder, which is not supported "
-                "here; use it with ownbert predict, evaluate, serve or finetune"
+                "{path}: a {architecture} predicts with its decoder, which is not supported "
+                "here; use it with ownbert predict, evaluate, serve or finetune",
+                path,
+                architecture,
             )
         return _describe_answering(kind, values, path, architecture)
     if architecture not in family.architectures and any_architecture:
@@ -184,7 +193,7 @@ def describe_config(
         if features := values.get(FEATURES):
             require_tables(features, "mlm", specs)
     except (InputError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError("{path}: {error}", path, error) from None
     pooler = values.get(_POOLER, family.architectures[architecture].pooler)
     return Description(config, family, architecture, specs, pooler, labels, values)
 
@@ -198,7 +207,7 @@ def _describe_answering(
         encoder, decoder, shared = kind.read_config(values)
         second_reading = kind.second_reading(values)
     except (InputError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError("{path}: {error}", path, error) from None
     specs = kind.specs(architecture, values, shared=shared)
     family = family_of(kind.model_type, str(path))
     return Description(
@@ -227,7 +236,7 @@ def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
     try:
         return tuple(str(id2label[str(i)]) for i in range(len(id2label)))
     except (KeyError, TypeError):
-        raise InputError(f"{path}: id2label must name the labels 0, 1, 2, ...") from None
+        raise InputError("{path}: id2label must name the labels 0, 1, 2, ...", path) from None
 
 
 def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:

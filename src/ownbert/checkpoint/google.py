@@ -71,14 +71,14 @@ def convert(
     vocabulary = prefix.parent / VOCABULARY if vocabulary is None else Path(vocabulary)
     refuse_same((config, vocabulary), target)
     if target.is_dir() and any(target.iterdir()):
-        raise InputError(f"{target} already contains files; choose another folder")
+        raise InputError("{target} already contains files; choose another folder", target)
     values = {**read_json(config, check=CONFIG_KEYS), "model_type": "bert"}
     tokens = read_vocabulary(vocabulary)
     path = prefix.with_name(prefix.name + INDEX)
     theirs = read_bundle(prefix, lambda name: not _TRAINING.search(name) and name not in _COUNTERS)
     if _WORDS not in theirs:
         raise InputError(
-            f"{path}: there is no tensor {_WORDS}; only BERT checkpoints are supported"
+            "{path}: there is no tensor {words}; only BERT checkpoints are supported", path, _WORDS
         )
     tensors = dict(_renamed(name, tensor) for name, tensor in theirs.items())
     require_finite(tensors, path)
@@ -91,8 +91,11 @@ def convert(
         tensors = {name: t for name, t in tensors.items() if not name.startswith("bert.pooler.")}
     if len(tokens) > description.config.vocab_size:
         raise InputError(
-            f"{vocabulary} has {len(tokens):,} tokens, but the model "
-            f"{description.config.vocab_size:,}; they do not belong together"
+            "{vocabulary} has {count:,} tokens, but the model {vocab_size:,}; they do not "
+            "belong together",
+            vocabulary,
+            len(tokens),
+            description.config.vocab_size,
         )
     if cased is None:
         words = [token for token in tokens if not token.startswith("[")]
@@ -114,7 +117,9 @@ def _prefix(path: Path) -> Path:
         index_files = sorted(path.glob("*" + INDEX))
         if len(index_files) != 1:
             raise InputError(
-                f"{path} contains {len(index_files)} checkpoints; name one, without .index"
+                "{path} contains {count} checkpoints; name one, without .index",
+                path,
+                len(index_files),
             )
         path = index_files[0]
     return path.with_name(re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path.name))

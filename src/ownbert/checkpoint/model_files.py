@@ -30,6 +30,7 @@ from ownbert.families.bert import BERT
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import checksum
+from ownbert.language.messages import Message
 
 CONFIG = "config.json"
 # File in a ``fit`` folder, which may have linear models and no network.
@@ -48,10 +49,11 @@ INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
 
 def no_network(folder: Path) -> str:
     """The error message for a ``fit`` folder without a network."""
-    return (
-        f"{folder} has linear models but no network, which is needed here; predict, evaluate, "
-        "explain, errors and serve use the linear models, and ownbert fit with more --minutes "
-        "trains a network"
+    return Message(
+        "{folder} has linear models but no network, which is needed here; predict, "
+        "evaluate, explain, errors and serve use the linear models, and ownbert fit with "
+        "more {--minutes} trains a network",
+        folder,
     )
 
 
@@ -107,8 +109,9 @@ def require_float(values: Mapping[str, Any], folder: str | Path) -> None:
 def refuse_quantized(folder: str | Path) -> NoReturn:
     """Raise the ``InputError`` for int8 weights where floats are required."""
     raise InputError(
-        f"{folder} is quantized to int8 and cannot be trained, exported or quantized; use the "
-        "folder that it was made from"
+        "{folder} is quantized to int8 and cannot be trained, exported or quantized; use the "
+        "folder that it was made from",
+        folder,
     )
 
 
@@ -216,11 +219,13 @@ def read_config(path: Path) -> Mapping[str, Any]:
     """
     folder = path.parent
     if not folder.exists():
-        raise MissingError(f"no such folder: {folder}; write a model on the hub as hf:org/name")
+        raise MissingError(
+            "no such folder: {folder}; write a model on the hub as hf:org/name", folder
+        )
     if not path.exists():
         if (folder / BLEND).is_file():
             raise InputError(no_network(folder))
-        raise MissingError(f"no such file: {path}; is {folder} a model folder?")
+        raise MissingError("no such file: {path}; is {folder} a model folder?", path, folder)
     values = read_json(path, check=CONFIG_KEYS)
     if "model_type" not in values and values.keys() >= _OF_BERT and "embedding_size" not in values:
         return {"model_type": BERT.model_type, **values}

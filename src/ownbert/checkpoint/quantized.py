@@ -75,13 +75,15 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     """
     path = folder / QUANTIZED
     if not path.is_file():
-        raise InputError(f"no such file: {path}; quantize the model again")
+        raise InputError("no such file: {path}; quantize the model again", path)
     read = read_file(path)
     smooth = dict(_pop_vectors(read, _SMOOTH, path))
     for name, scale in dict(_pop_vectors(read, _SCALE, path)).items():
         weight = read.get(name)
         if weight is None or weight.dtype != torch.int8 or weight.shape[:1] != scale.shape:
-            raise InputError(f"{path}: tensor {name} is not the int8 matrix of its scales")
+            raise InputError(
+                "{path}: tensor {name} is not the int8 matrix of its scales", path, name
+            )
         read[name] = weight.float() * scale[:, None]
     require_finite(read, path)
     return read, smooth, path
@@ -93,7 +95,9 @@ def _pop_vectors(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[t
         vector = read.pop(name)
         good = vector.ndim == 1 and vector.dtype == torch.float32
         if not good or not bool((vector.isfinite() & (vector > 0)).all()):
-            raise InputError(f"{path}: tensor {name} must contain positive float32 numbers")
+            raise InputError(
+                "{path}: tensor {name} must contain positive float32 numbers", path, name
+            )
         yield name.removeprefix(prefix), vector
 
 
@@ -108,6 +112,8 @@ def quantize_model(model: Model, smooth: Mapping[str, Tensor], path: Path) -> No
     sizes = {name: module.in_features for name, module, _ in quantizable(model.encoder)}
     for name, vector in smooth.items():
         if sizes.get(name) != len(vector):
-            raise InputError(f"{path}: tensor {_SMOOTH}{name} does not match the model")
+            raise InputError(
+                "{path}: tensor {smooth}{name} does not match the model", path, _SMOOTH, name
+            )
     quantize_linears(model.encoder, smooth)
     model.requires_grad_(False)

@@ -38,14 +38,18 @@ def load_tokenizer(
     tokenizer = Tokenizer.load(folder, values)
     if config is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only "
-            f"{config.vocab_size}; they do not belong together"
+            "{folder}: the tokenizer has {vocab_size} tokens, but the model only "
+            "{config_vocab_size}; they do not belong together",
+            folder,
+            tokenizer.vocab_size,
+            config.vocab_size,
         )
     saved = values.get(VOCABULARY)
     if isinstance(saved, str) and saved != _fingerprint(tokenizer, _token_count(saved)):
         raise InputError(
-            f"{folder}: the vocabulary is not the one that the model was trained with; put the "
-            "original tokenizer files back"
+            "{folder}: the vocabulary is not the one that the model was trained with; put the "
+            "original tokenizer files back",
+            folder,
         )
     return tokenizer
 

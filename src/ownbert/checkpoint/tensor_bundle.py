@@ -65,7 +65,9 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
     try:
         shards, entries = _read_index(path)
     except DamagedError as error:
-        raise InputError(f"{path} is damaged or not a TensorFlow checkpoint: {error}") from None
+        raise InputError(
+            "{path} is damaged or not a TensorFlow checkpoint: {error}", path, error
+        ) from None
     entries = {name: entry for name, entry in entries.items() if wanted(name)}
     tensors = {}
     for shard in sorted({entry.shard for entry in entries.values()}):
@@ -75,7 +77,9 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
         try:
             tensors |= _read_data(data, in_shard)
         except DamagedError as error:
-            raise InputError(f"{data} is damaged or does not match its index: {error}") from None
+            raise InputError(
+                "{data} is damaged or does not match its index: {error}", data, error
+            ) from None
     return {name: tensors[name] for name in entries}
 
 

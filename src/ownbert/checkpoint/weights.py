@@ -46,16 +46,18 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], Path]:
     if path is None:
         if (folder / QUANTIZED).is_file():
             refuse_quantized(folder)
-        raise MissingError(f"no such file: {folder / WEIGHTS}; train a model there first")
+        raise MissingError("no such file: {folder}; train a model there first", folder / WEIGHTS)
     if path.name in (WEIGHTS, PICKLED):
         return read_file(path), path
     index = read_json(path, check=INDEX)["weight_map"]
     names = sorted(set(index.values()))
     for name in names:
         if Path(name).name != name:
-            raise InputError(f"{path} names {name!r}; the files must be in the same folder")
+            raise InputError(
+                "{path} names {name!r}; the files must be in the same folder", path, name
+            )
         if not (path.parent / name).is_file():
-            raise InputError(f"{path} names {name}, which is missing")
+            raise InputError("{path} names {name}, which is missing", path, name)
     tensors: dict[str, Tensor] = {}
     for name in names:
         tensors.update(read_file(path.parent / name))
@@ -98,8 +100,10 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
             continue  # fast path: a finite sum implies finite weights
         if not tensor.isfinite().all():
             raise InputError(
-                f"{path}: tensor {name} contains values that are not finite numbers; the "
-                "training diverged or the file is damaged"
+                "{path}: tensor {name} contains values that are not finite numbers; the "
+                "training diverged or the file is damaged",
+                path,
+                name,
             )
 
 
@@ -116,14 +120,17 @@ def read_file(path: Path) -> dict[str, Tensor]:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            f"{path} contains more than tensors, or is damaged; no code in it was run. Save the "
-            "model as safetensors"
+            "{path} contains more than tensors, or is damaged; no code in it was run. Save the "
+            "model as safetensors",
+            path,
         ) from None
     except Exception as error:  # a damaged pickle can raise anything
         why = str(error).split("\n")[0] or type(error).__name__
-        raise InputError(f"{path} cannot be read: {why}; it is damaged or cut off") from None
+        raise InputError(
+            "{path} cannot be read: {why}; it is damaged or cut off", path, why
+        ) from None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
-        raise InputError(f"{path} must contain tensors by name, as returned by state_dict")
+        raise InputError("{path} must contain tensors by name, as returned by state_dict", path)
     return dict(tensors)

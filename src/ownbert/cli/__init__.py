@@ -385,8 +385,10 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError:
             raise InputError(
-                f"argument {number} is not UTF-8: {printable(argument[:60])}; rename the file, or "
-                "set the terminal to UTF-8"
+                "argument {number} is not UTF-8: {argument}; rename the file, or set the "
+                "terminal to UTF-8",
+                number,
+                printable(argument[:60]),
             ) from None
 
 

@@ -28,7 +28,7 @@ def given_input(
         InputError: both arguments and the option are given, or there is no input.
     """
     if given and data is not None:
-        raise InputError(f"{data} and {given[0]!r} are both given; give one of them")
+        raise InputError("{data} and {value!r} are both given; give one of them", data, given[0])
     named = [str(data)] if data is not None else list(given)
     if named == ["-"] or not named:
         if not named and sys.stdin.isatty():
@@ -40,7 +40,9 @@ def given_input(
     files = [each for each in inputs if isinstance(each, Path)]
     if files and len(inputs) > 1:
         raise InputError(
-            f"{files[0]} is a file among {len(inputs)} arguments; give one file, or only texts"
+            "{files} is a file among {count} arguments; give one file, or only texts",
+            files[0],
+            len(inputs),
         )
     return files[0] if files else list(given)
 
@@ -53,7 +55,9 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
     files = [each for each in inputs if isinstance(each, Path)]
     if texts := [each for each in inputs if files and isinstance(each, str)]:
         raise InputError(
-            f"no such file: {texts[0]} (but {files[0]} is a file; give only files, or only texts)"
+            "no such file: {texts} (but {files} is a file; give only files, or only texts)",
+            texts[0],
+            files[0],
         )
     return files or list(given)
 
@@ -80,7 +84,9 @@ def _text_or_file(argument: str) -> str | Path:
     try:
         return text_or_file(argument)
     except InputError:
-        raise InputError(f"no such file: {argument} (pass texts on standard input: -)") from None
+        raise InputError(
+            "no such file: {argument} (pass texts on standard input: -)", argument
+        ) from None
 
 
 def _stdin_lines() -> Iterator[str]:
@@ -92,4 +98,4 @@ def _stdin_lines() -> Iterator[str]:
             yield line.rstrip("\r\n")
     except UnicodeError:
         shown = "UTF-8" if encoding == UTF8 else encoding
-        raise InputError(f"standard input, line {number + 1}: not {shown}") from None
+        raise InputError("standard input, line {number}: not {shown}", number + 1, shown) from None

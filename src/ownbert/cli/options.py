@@ -107,7 +107,7 @@ Overwrite = Annotated[
 def required_output(output: Path | None) -> Path:
     """The output folder, which is optional only for a dry run."""
     if output is None:
-        raise InputError("-o is needed: the folder for the model")
+        raise InputError("{-o} is needed: the folder for the model")
     return output
 
 
@@ -150,9 +150,9 @@ ShardOption = Annotated[
 def require_file(*, resume: bool = False, shard: str | None = None) -> None:
     """Refuse options that need an output file, for commands that write to standard output."""
     if resume:
-        raise InputError("--resume continues an output file; name it with -o FILE")
+        raise InputError("{--resume} continues an output file; name it with {-o}")
     if shard is not None:
-        raise InputError("--shard writes one part of a file; name the file with -o FILE")
+        raise InputError("{--shard} writes one part of a file; name the file with {-o}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,19 +210,19 @@ class RaySettings:
         known("local", "ray")("--runner", self.runner)
         if self.runner == "local":
             for name in ray_options:
-                raise InputError(f"--{name.replace('_', '-')} requires --runner ray")
+                raise InputError("--{name} requires {--runner} ray", name.replace("_", "-"))
             return None
         if str(output) == "-":
-            raise InputError("--runner ray writes a folder; name it with -o FOLDER")
+            raise InputError("{--runner} ray writes a folder; name it with {-o} FOLDER")
         if not given or "-" in given:
-            raise InputError("--runner ray reads files; name files or folders")
+            raise InputError("{--runner} ray reads files; name files or folders")
         if shard is not None:
-            raise InputError("--shard and --runner ray cannot be combined; use one of them")
+            raise InputError("{--shard} and {--runner} ray cannot be combined; use one of them")
         if engine is not None:
-            raise InputError("--runner ray supports only torch; omit --engine")
+            raise InputError("{--runner} ray supports only torch; omit {--engine}")
         if encoding is not None:
             raise InputError(
-                "--runner ray reads only UTF-8; save the files as UTF-8, and omit --encoding"
+                "{--runner} ray reads only UTF-8; save the files as UTF-8, and omit {--encoding}"
             )
         return ray_options
 
@@ -299,6 +299,8 @@ def numbers(option: str, given: str | None) -> list[int] | None:
         last = last if dash else first
         digits = first.isdecimal() and last.isdecimal() and len(first + last) < 10
         if not digits or not int(first) <= int(last) <= limits.WIDTH:
-            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
+            raise InputError(
+                "{option} is {value!r}; it must be numbers, as in 0,3-5", option, given
+            )
         values |= set(range(int(first), int(last) + 1))
     return sorted(values)

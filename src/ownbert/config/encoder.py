@@ -209,7 +209,9 @@ class EncoderConfig:
             count(1, limits.VOCABULARY)("vocab_size", self.vocab_size)
             if self.pad_token_id not in range(self.vocab_size):
                 raise InputError(
-                    f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}"
+                    "pad_token_id {pad_token_id} is outside vocab_size {vocab_size}",
+                    self.pad_token_id,
+                    self.vocab_size,
                 )
         else:
             self._check_image(self.image)
@@ -229,29 +231,41 @@ class EncoderConfig:
             whole = self.attention_size == self.hidden_size
             name = "hidden_size" if whole else "intra_bottleneck_size"
             raise InputError(
-                f"{name} {self.attention_size} must be a multiple of num_attention_heads "
-                f"{self.num_attention_heads}"
+                "{name} {attention_size} must be a multiple of num_attention_heads "
+                "{num_attention_heads}",
+                name,
+                self.attention_size,
+                self.num_attention_heads,
             )
         if self.num_attention_heads * self.head_size > limits.WIDTH:
             raise InputError(
-                f"num_attention_heads {self.num_attention_heads} with {self.head_size} channels "
-                f"each exceed {limits.WIDTH:,} in total"
+                "num_attention_heads {num_attention_heads} with {head_size} channels each "
+                "exceed {width:,} in total",
+                self.num_attention_heads,
+                self.head_size,
+                limits.WIDTH,
             )
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
-                f"relative_buckets is {self.relative_buckets} and relative_max_distance "
-                f"{self.relative_max_distance}; relative_buckets must be at least 4, and half of "
-                "it less than relative_max_distance"
+                "relative_buckets is {relative_buckets} and relative_max_distance "
+                "{relative_max_distance}; relative_buckets must be at least 4, and half of it "
+                "less than relative_max_distance",
+                self.relative_buckets,
+                self.relative_max_distance,
             )
         if self.positions.rotary and self.head_size % 2:
             raise InputError(
                 "position_embedding_type 'rotary' needs an even head size; hidden_size "
-                f"{self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd"
+                "{hidden_size} / num_attention_heads {num_attention_heads} is odd",
+                self.hidden_size,
+                self.num_attention_heads,
             )
         if self.position_offset >= self.max_position_embeddings:
             raise InputError(
-                f"position_offset {self.position_offset} leaves no positions of "
-                f"max_position_embeddings {self.max_position_embeddings}"
+                "position_offset {position_offset} leaves no positions of "
+                "max_position_embeddings {max_position_embeddings}",
+                self.position_offset,
+                self.max_position_embeddings,
             )
 
     def _check_layers(self) -> None:
@@ -264,13 +278,18 @@ class EncoderConfig:
             raise InputError("add_cross_attention needs is_decoder true")
         if self.num_hidden_groups and self.num_hidden_groups > self.num_hidden_layers:
             raise InputError(
-                f"num_hidden_groups {self.num_hidden_groups} is more than num_hidden_layers "
-                f"{self.num_hidden_layers}"
+                "num_hidden_groups {num_hidden_groups} is more than num_hidden_layers "
+                "{num_hidden_layers}",
+                self.num_hidden_groups,
+                self.num_hidden_layers,
             )
         if self.num_blocks > limits.LAYERS:
             raise InputError(
-                f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
-                f"{self.inner_group_num} is more than {limits.LAYERS:,} blocks"
+                "num_hidden_groups {num_hidden_groups} times inner_group_num {inner_group_num} "
+                "is more than {layers:,} blocks",
+                self.num_hidden_groups,
+                self.inner_group_num,
+                limits.LAYERS,
             )
 
     def _check_mobile(self) -> None:
@@ -299,40 +318,47 @@ class EncoderConfig:
         for name in ("layer_gate", "attention_blur"):
             if getattr(self, name) is not None and self.mask_vector:
                 raise InputError(
-                    f"{name} cannot be combined with mask_vector: the rows of a second stream "
-                    "are not tokens of the text"
+                    "{name} cannot be combined with mask_vector: the rows of a second stream "
+                    "are not tokens of the text",
+                    name,
                 )
             if getattr(self, name) is not None and self.is_decoder:
                 raise InputError(
-                    f"{name} cannot be combined with is_decoder: a token would see later ones"
+                    "{name} cannot be combined with is_decoder: a token would see later ones", name
                 )
 
     def _check_disentangled(self, disentangled: Disentangled) -> None:
         others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder", "head_width")
         for name in (name for name in others if getattr(self, name)):
-            raise InputError(f"disentangled attention cannot be combined with {name}")
+            raise InputError("disentangled attention cannot be combined with {name}", name)
         if self.position_embedding_type not in ("absolute", "none"):
             raise InputError(
                 "disentangled attention requires position_embedding_type absolute or none, not "
-                f"{self.position_embedding_type}"
+                "{position_embedding_type}",
+                self.position_embedding_type,
             )
         if disentangled.conv_kernel_size and self.hidden_size % disentangled.conv_groups:
             raise InputError(
-                f"hidden_size {self.hidden_size} must be a multiple of conv_groups "
-                f"{disentangled.conv_groups}"
+                "hidden_size {hidden_size} must be a multiple of conv_groups {conv_groups}",
+                self.hidden_size,
+                disentangled.conv_groups,
             )
 
     def _check_image(self, image: Image) -> None:
         for name, value in _TEXT_ONLY.items():
             if getattr(self, name) != value:
                 raise InputError(
-                    f"image cannot be combined with {name} {getattr(self, name)}: an image model "
-                    "reads no text"
+                    "image cannot be combined with {name} {getattr}: an image model reads no text",
+                    name,
+                    getattr(self, name),
                 )
         if self.max_position_embeddings != image.patches + 1:
             raise InputError(
-                f"max_position_embeddings is {self.max_position_embeddings}; an image of "
-                f"{image.patches} patches and the class token need {image.patches + 1}"
+                "max_position_embeddings is {max_position_embeddings}; an image of {patches} "
+                "patches and the class token need {patches2}",
+                self.max_position_embeddings,
+                image.patches,
+                image.patches + 1,
             )
 
     def _checked_heads(self) -> dict[int, tuple[int, ...]]:
@@ -343,22 +369,31 @@ class EncoderConfig:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"pruned_heads is {in_short(self.pruned_heads)}; it must map layers to the "
-                "numbers of heads"
+                "pruned_heads is {pruned_heads}; it must map layers to the numbers of heads",
+                in_short(self.pruned_heads),
             ) from None
         for named, heads in given.items():
             block = named + self.num_blocks if named < 0 else named  # -1 is the last block
             if block not in range(self.num_blocks):
                 raise InputError(
-                    f"pruned_heads names layer {named}; the layers are 0..{self.num_blocks - 1}"
+                    "pruned_heads names layer {named}; the layers are 0..{num_blocks}",
+                    named,
+                    self.num_blocks - 1,
                 )
             pruned = tuple(sorted({*checked.get(block, ()), *heads}))
             unknown = [head for head in pruned if head not in range(self.num_attention_heads)]
             if unknown:
                 last = self.num_attention_heads - 1
-                raise InputError(f"layer {block} has no head {unknown[0]}; the heads are 0..{last}")
+                raise InputError(
+                    "layer {block} has no head {unknown}; the heads are 0..{last}",
+                    block,
+                    unknown[0],
+                    last,
+                )
             if len(pruned) == self.num_attention_heads:
-                raise InputError(f"layer {block} would lose all of its heads; keep at least one")
+                raise InputError(
+                    "layer {block} would lose all of its heads; keep at least one", block
+                )
             if pruned:
                 checked[block] = pruned
         return dict(sorted(checked.items()))

@@ -81,7 +81,8 @@ class Disentangled:
             raise InputError("position_buckets is 1; it must be at least 2, or -1 for none")
         if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
             raise InputError(
-                f"conv_kernel_size is {self.conv_kernel_size}; it must be an odd number, or 0"
+                "conv_kernel_size is {conv_kernel_size}; it must be an odd number, or 0",
+                self.conv_kernel_size,
             )
 
     @property
@@ -118,15 +119,21 @@ class Image:
             pair = (value, value) if isinstance(value, int) else tuple(value)
             if len(pair) != 2 or not all(type(n) is int and 0 < n <= limits.PIXELS for n in pair):
                 raise InputError(
-                    f"image {name} is {in_short(value)}; it must be two whole numbers, at least 1 "
-                    f"and at most {limits.PIXELS:,}"
+                    "image {name} is {value}; it must be two whole numbers, at least 1 and at "
+                    "most {pixels:,}",
+                    name,
+                    in_short(value),
+                    limits.PIXELS,
                 )
             object.__setattr__(self, name, pair)
         check_fields(self)
         for pixels, patch, name in zip(self.size, self.patch, ("height", "width"), strict=True):
             if pixels % patch:
                 raise InputError(
-                    f"the image {name} {pixels} must be a multiple of the patch size {patch}"
+                    "the image {name} {pixels} must be a multiple of the patch size {patch}",
+                    name,
+                    pixels,
+                    patch,
                 )
 
     @property

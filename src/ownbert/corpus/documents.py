@@ -84,22 +84,24 @@ def _files_of(name: str) -> list[Path]:
     if path.is_dir():
         if (path / "store.json").is_file():
             raise InputError(
-                f"{path} is a folder of tokens from ownbert prepare, not a folder of texts"
+                "{path} is a folder of tokens from ownbert prepare, not a folder of texts", path
             )
         if any((path / name).is_file() for name in ("config.json", "blend.json")):
-            raise InputError(f"{path} is a model folder, not a folder of texts")
+            raise InputError("{path} is a model folder, not a folder of texts", path)
         files = _known_below(path)
         if not files:
-            raise InputError(f"no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {path}")
+            raise InputError(
+                "no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {path}", path
+            )
         return files
     if path.exists():
         return [path]
     if not glob.has_magic(name):
-        raise InputError(f"no such file: {path}")
+        raise InputError("no such file: {path}", path)
     files = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
     files = [match for match in files if match.is_file()]
     if not files:
-        raise InputError(f"no file matches {name}")
+        raise InputError("no file matches {name}", name)
     return files
 
 
@@ -141,8 +143,9 @@ def read_documents(
     known(*LAYOUTS)("layout", layout)
     if feature_columns is not None and layout not in ("auto", "conll"):
         raise InputError(
-            f"layout {layout} has no columns of word features; plain text needs layout conll, "
-            "one word per line"
+            "layout {layout} has no columns of word features; plain text needs layout conll, "
+            "one word per line",
+            layout,
         )
     files = find_files(paths)
     for path in files:

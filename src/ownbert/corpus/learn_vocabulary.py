@@ -164,7 +164,9 @@ def learn_tokenizer(
     special = list(dict.fromkeys(ROBERTA.special[name] for name in NEEDED_NAMES))
     least = len(special) + BYTES
     if vocab_size < least:
-        raise InputError(f"vocab_size {vocab_size}: byte-level BPE needs {least} or more")
+        raise InputError(
+            "vocab_size {vocab_size}: byte-level BPE needs {least} or more", vocab_size, least
+        )
     backend = train_bpe(
         texts(),
         special=special,
@@ -183,13 +185,13 @@ def _refuse_settings(
     if min_count is not None:
         between(1, limits.FREQUENCY, "[]")("min_count", min_count)
     if Path(output).exists() and not Path(output).is_dir():
-        raise InputError(f"{output} is a file, a folder is needed")
+        raise InputError("{output} is a file, a folder is needed", output)
 
 
 def _refuse_small(vocab_size: int | None) -> None:
     if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
         raise InputError(
-            f"vocab_size {vocab_size} is too small; it must exceed the 5 special tokens"
+            "vocab_size {vocab_size} is too small; it must exceed the 5 special tokens", vocab_size
         )
     if vocab_size is not None:
         up_to(limits.VOCABULARY)("vocab_size", vocab_size)
@@ -219,8 +221,9 @@ def _protect_model(folder: Path, tokenizer: Tokenizer) -> None:
         tokenizer.max_length = present.max_length
     elif trained:
         raise InputError(
-            f"{folder} contains a model trained with another vocabulary: choose another output "
-            "folder"
+            "{folder} contains a model trained with another vocabulary: choose another output "
+            "folder",
+            folder,
         )
 
 
@@ -249,14 +252,15 @@ def _learn_blank(
         if 2 * long > counts.total():
             raise InputError(_too_long(long, counts.total()))
         raise InputError(
-            f"no token occurs {least} times or more in the corpus: lower --min-count or give "
-            "more text"
+            "no token occurs {least} times or more in the corpus: lower {--min-count} or give "
+            "more text",
+            least,
         )
     if are_joined([*islice(counts, _LOOKED_AT)]):
         warn_of_input(
-            "many tokens are codes joined by separators, such as A01,B20, and each combination is "
-            "one token: use --kind wordpiece, which splits at punctuation, or put spaces between "
-            "the codes"
+            "many tokens are codes joined by separators, such as A01,B20, and each combination "
+            "is one token: use {--kind} wordpiece, which splits at punctuation, or put spaces "
+            "between the codes"
         )
     running = counts.total()
     known = sum(count for _, count in kept) + sum(counts[token] for token in SPECIAL_TOKENS)
@@ -318,7 +322,9 @@ def _learn_wordpiece(
             long += sum(len(word) > LONGEST_WORD for word, _ in found)
         if 2 * long > words:
             raise InputError(_too_long(long, words))
-        raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
+        raise InputError(
+            "no character occurs {least} times or more in the corpus: give more text", least
+        )
     vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(
         vocabulary, do_lower_case=lowercase, strip_accents=strip_accents

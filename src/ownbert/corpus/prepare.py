@@ -222,4 +222,4 @@ def _require_unchanged(files: Sequence[Path], sources: Sequence[dict[str, Any]])
     for path, source in zip(files, sources, strict=True):
         status = path.stat()
         if (status.st_size, status.st_mtime_ns) != (source["size"], source["mtime_ns"]):
-            raise InputError(f"{path} was changed while it was read; prepare it again")
+            raise InputError("{path} was changed while it was read; prepare it again", path)

@@ -398,7 +398,7 @@ def pretraining_data(
         InputError: a value is out of range, or ``pairs`` is given and the corpus has none.
     """
     if max_length < 8:
-        raise InputError(f"max_length {max_length} is too short; at least 8")
+        raise InputError("max_length {max_length} is too short; at least 8", max_length)
     maybe(known(*PAIRS))("pairs", pairs)
     split = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
     train, held_out_spans = split.spans(
@@ -407,14 +407,14 @@ def pretraining_data(
     if pairs == "nsp" and len(train) < 2:
         raise InputError(
             "next-sentence prediction needs at least two documents, or a longer one; pretrain "
-            "with --objectives mlm"
+            "with {--objectives mlm}"
         )
     if pairs == "sop":
         train, held_out_spans = (s.select(s.stops - s.starts > 1) for s in (train, held_out_spans))
         if not len(train):
             raise InputError(
                 "sentence-order prediction needs documents of at least two tokens, the corpus "
-                "has none; pretrain with --objectives mlm"
+                "has none; pretrain with {--objectives mlm}"
             )
 
     def data(chosen: Spans) -> PretrainingData:

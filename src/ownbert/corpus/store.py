@@ -115,8 +115,10 @@ class Store:
         index = _read_index(folder)
         if index["format"] != FORMAT:
             raise InputError(
-                f"{folder} has store format {index['format']}, this version reads {FORMAT}; "
-                "prepare it again"
+                "{folder} has store format {index}, this version reads {format}; prepare it again",
+                folder,
+                index["format"],
+                FORMAT,
             )
         arrays = {}
         for name, entry in index["files"].items():
@@ -161,8 +163,9 @@ class Store:
         tokenizer = Tokenizer.load(self.folder)
         if tokenizer.fingerprint() != self.settings["tokenizer"]:
             raise InputError(
-                f"{self.folder}: the tokenizer files differ from those that the store was "
-                "written with; prepare it again"
+                "{folder}: the tokenizer files differ from those that the store was written "
+                "with; prepare it again",
+                self.folder,
             )
         return tokenizer
 
@@ -262,13 +265,18 @@ def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list
     first = next(documents)
     names = feature_names(given, len(first.tags))
     if len(names) > limits.FEATURES:
-        raise InputError(f"{len(names)} feature columns are too many; at most {limits.FEATURES}")
+        raise InputError(
+            "{count} feature columns are too many; at most {features}", len(names), limits.FEATURES
+        )
     features = learn_features((document.tags for document in chain([first], documents)), names)
     for name, tags in features.items():
         if len(tags) > limits.TAGS:
             raise InputError(
-                f"the feature column {name!r} has {len(tags):,} different tags; at most "
-                f"{limits.TAGS:,} are allowed: group numbers into bins"
+                "the feature column {name!r} has {count:,} different tags; at most {tags:,} are "
+                "allowed: group numbers into bins",
+                name,
+                len(tags),
+                limits.TAGS,
             )
     return features
 
@@ -283,7 +291,9 @@ def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     files = find_files(paths)
     for path in files:
         if path.exists() and not path.is_file():  # a pipe would be consumed by the checksum
-            raise InputError(f"{path} is not a file that can be read twice; write it to a file")
+            raise InputError(
+                "{path} is not a file that can be read twice; write it to a file", path
+            )
     return files
 
 
@@ -300,12 +310,12 @@ def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
     known = (output / INDEX).exists() and data
     if output.is_dir() and any(output.iterdir()) and not known:
         raise InputError(
-            f"{output} is not empty and contains no token store; choose another folder"
+            "{output} is not empty and contains no token store; choose another folder", output
         )
     ours = {INDEX, *TOKENIZER_FILES, *(f"{name}.bin" for name in {**_FILES, **_OTHER_FILES})}
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.name not in ours or path.is_dir():
-            raise InputError(f"{path} is not a file of a token store; choose another folder")
+            raise InputError("{path} is not a file of a token store; choose another folder", path)
     return None
 
 
@@ -313,13 +323,15 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
     ids = [tokenizer.id_of(token) for token in sentence_end]
     if None in ids:
         unknown = sentence_end[ids.index(None)]
-        raise InputError(f"sentence end {unknown!r} is not in the vocabulary; name tokens that are")
+        raise InputError(
+            "sentence end {unknown!r} is not in the vocabulary; name tokens that are", unknown
+        )
     return np.asarray(ids, dtype=np.int64)
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).is_file():
-        raise InputError(f"{folder} contains no token store; make one with: ownbert prepare")
+        raise InputError("{folder} contains no token store; make one with: ownbert prepare", folder)
     path = folder / INDEX
     try:
         index = read_json(path, check=_INDEX_FORMAT)
@@ -334,11 +346,14 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
     size = path.stat().st_size if path.exists() else 0
     if size != entry["bytes"]:
         raise InputError(
-            f"{path} has {size} bytes, expected {entry['bytes']}; it was cut off or altered: "
-            "prepare the store again"
+            "{path} has {size} bytes, expected {entry}; it was cut off or altered: prepare the "
+            "store again",
+            path,
+            size,
+            entry["bytes"],
         )
     if checksum(path)["crc32"] != entry["crc32"]:
-        raise InputError(f"{path} was altered (its checksum differs): prepare the store again")
+        raise InputError("{path} was altered (its checksum differs): prepare the store again", path)
 
 
 def _features(
@@ -349,8 +364,8 @@ def _features(
     if not tags and ids is None:
         return None
     misfit = InputError(
-        f"{folder / INDEX} is damaged: its word features do not fit its tokens; prepare the store "
-        "again"
+        "{folder} is damaged: its word features do not fit its tokens; prepare the store again",
+        folder / INDEX,
     )
     tokens = len(arrays["tokens"])
     if not tags or ids is None or "words" not in arrays or len(ids) != tokens * len(tags):

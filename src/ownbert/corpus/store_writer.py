@@ -40,9 +40,11 @@ class WorkFolder:
     def __init__(self, output: Path, made_for: dict[str, Any]) -> None:
         target = output.resolve()
         if target.exists() and not target.is_dir():
-            raise InputError(f"cannot write the folder {output}: a file has that name")
+            raise InputError("cannot write the folder {output}: a file has that name", output)
         if target == Path.cwd():  # the current folder cannot be replaced
-            raise InputError(f"cannot write to {output}, the working folder; name a folder in it")
+            raise InputError(
+                "cannot write to {output}, the working folder; name a folder in it", output
+            )
         make_folder(target.parent)
         self.output, self.target = output, target
         self.folder = work_folder(output)

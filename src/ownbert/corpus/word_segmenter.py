@@ -28,10 +28,12 @@ def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
     known(*SEGMENTERS)("segmenter", name)
     if tokenizer.kind != "wordpiece":
         raise InputError(
-            f"segmenter {name}: needs a wordpiece tokenizer, this one is {tokenizer.kind}"
+            "segmenter {name}: needs a wordpiece tokenizer, this one is {kind}",
+            name,
+            tokenizer.kind,
         )
     if importlib.util.find_spec(name) is None:
-        raise InputError(f"the segmenter {name} is not installed: pip install 'ownbert[zh]'")
+        raise InputError("the segmenter {name} is not installed: pip install 'ownbert[zh]'", name)
 
 
 def load_segmenter(name: str) -> Segmenter:

@@ -30,6 +30,7 @@ from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
 from ownbert.inference.opened import list_members
+from ownbert.language.messages import Option
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead, TokenHead
@@ -95,8 +96,9 @@ def export(
         say_each((f"note: {note}" for note in notes), say)
         if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
             raise InputError(
-                f"{folder} reads hashed n-grams, whose 64-bit integers OpenVINO does not "
-                "support; use --to onnx or torch"
+                "{folder} reads hashed n-grams, whose 64-bit integers OpenVINO does not "
+                "support; use {--to onnx} or torch",
+                folder,
             )
         graph = PaddedModel(model)
         given = sequences_of(description, model, data=data, text_column=text_column)
@@ -151,8 +153,11 @@ def describe_network(source: Path) -> Description:
     members = list_members(source)
     if len(members) > 1:
         raise InputError(
-            f"{source} contains {len(members)} models, whose predictions are averaged; use one "
-            f"of them: {members[0]}"
+            "{source} contains {count} models, whose predictions are averaged; use one of them: "
+            "{members}",
+            source,
+            len(members),
+            members[0],
         )
     require_inside(source, network_files(source, weights=False))
     return describe(source)
@@ -188,7 +193,9 @@ def _export_errors(source: Path, to: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(f"{source} cannot be exported to {to}: {in_short(reason)}") from error
+        raise InputError(
+            "{source} cannot be exported to {to}: {reason}", source, to, in_short(reason)
+        ) from error
 
 
 def require_near(parity: Parity, tolerance: float, target: Path) -> None:
@@ -196,8 +203,12 @@ def require_near(parity: Parity, tolerance: float, target: Path) -> None:
     for name, one in parity.outputs.items():
         if not one.largest_difference <= tolerance:
             raise InputError(
-                f"{target} is not written: {name} of the exported file differs from the model's by "
-                f"up to {one.largest_difference:.2g}, more than --tolerance {tolerance:g}"
+                "{target} is not written: {name} of the exported file differs from the model's "
+                "by up to {largest_difference:.2g}, more than {tolerance}",
+                target,
+                name,
+                one.largest_difference,
+                Option("--tolerance", tolerance),
             )
 
 

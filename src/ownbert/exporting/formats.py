@@ -20,6 +20,7 @@ from torch import Tensor
 from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel
 from ownbert.inference.engines import KINDS, Engine
+from ownbert.language.messages import Option
 
 # Size of the weights, in bytes, from which ONNX stores them in a separate file; a file is limited
 # to 2 GiB.
@@ -56,8 +57,10 @@ class Format:
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
                 raise InputError(
-                    f"--to {name} needs {package}, which is missing: "
-                    f"pip install 'ownbert[{self.extra}]'"
+                    "{to} needs {package}, which is missing: pip install 'ownbert[{extra}]'",
+                    Option("--to", name),
+                    package,
+                    self.extra,
                 )
 
 

@@ -111,7 +111,9 @@ class PaddedModel(nn.Module):
         config = model.config
         self.kinds = tuple(model.heads)
         if len(self.kinds) > 2 or (len(self.kinds) == 2 and self.kinds[0] != "mlm"):
-            raise InputError(f"a model with the heads {', '.join(self.kinds)} cannot be exported")
+            raise InputError(
+                "a model with the heads {kinds} cannot be exported", ", ".join(self.kinds)
+            )
         self.choices = self.kinds == ("choice",)
         self.types = config.type_vocab_size > 1
         self.model = _padded_copy(model)
@@ -239,7 +241,7 @@ def _require_pooling(pooling: nn.Module | None) -> None:
     if isinstance(pooling, RecurrentPooling | LastPooling):
         raise InputError(
             "recurrent pooling (gru, lstm) depends on the length of each text and cannot be "
-            "exported; fine-tune with --pooling mean, max or attention"
+            "exported; fine-tune with {--pooling} mean, max or attention"
         )
 
 

@@ -111,7 +111,9 @@ def sequences_of(
     longest = min(config.max_length or MOST_TOKENS, MOST_TOKENS)
     if not has_tokenizer(folder):
         if data is not None:
-            raise InputError(f"{folder} has no tokenizer, so texts cannot be read; omit {data}")
+            raise InputError(
+                "{folder} has no tokenizer, so texts cannot be read; omit {data}", folder, data
+            )
         return Sequences(_random_examples(config, longest), "random ids")
     columns = ColumnNames(text=text_column)
     if data is not None and (task := _task_with_rows(description, columns)) is not None:
@@ -183,7 +185,7 @@ def _texts(data: Any, columns: ColumnNames) -> tuple[list[str], str]:
         if len(texts) == MOST_TEXTS:
             break
     if not texts:
-        raise InputError(f"{data} has no texts to compare on")
+        raise InputError("{data} has no texts to compare on", data)
     return texts, Path(data).name
 
 
@@ -216,7 +218,9 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
         inputs, mask = _padded(examples, model.config, graph)
         outputs = engine(inputs)
         if missing := expected.keys() - outputs.keys():
-            raise InputError(f"the exported file has no output {', '.join(sorted(missing))}")
+            raise InputError(
+                "the exported file has no output {missing}", ", ".join(sorted(missing))
+            )
         for name, theirs in expected.items():
             ours = np.asarray(outputs[name])
             parity = results.outputs.setdefault(name, OutputParity())

@@ -50,9 +50,11 @@ def push(
     """
     path, name = Path(folder), name.removeprefix(PREFIX)
     if not any((path / one).is_file() for one in (CONFIG, BLEND, ENSEMBLE)):
-        raise InputError(f"{path} has no {CONFIG}: it is not the folder of a finished model")
+        raise InputError(
+            "{path} has no {config}: it is not the folder of a finished model", path, CONFIG
+        )
     if not is_name(name) or "/" not in name:
-        raise InputError(f"{name!r} is not a name on the hub; write org/name")
+        raise InputError("{name!r} is not a name on the hub; write org/name", name)
     files = finished_files(path)
     if with_texts:
         files = sorted([*files, *(Path(n) for n in REPORTS if (path / n).is_file())])
@@ -69,7 +71,7 @@ def push(
         added = [CommitOperationAdd(one.as_posix(), str(path / one)) for one in files]
         api.create_commit(name, added, commit_message=message)
     except Exception as error:  # many kinds of errors: no token, no network
-        raise InputError(f"{name} could not be uploaded: {reason(error)}") from None
+        raise InputError("{name} could not be uploaded: {reason}", name, reason(error)) from None
     return f"{api.endpoint}/{name}"
 
 

@@ -82,13 +82,13 @@ def quantize(
         names = [REPORT, QUANTIZED, *map(str, network_files(source, weights=False))]
         refuse_foreign(target, [*names, *TOKENIZER_FILES])
         if any((target / name).is_file() for name in FORMS):
-            raise InputError(f"{target} contains float weights; choose another folder")
+            raise InputError("{target} contains float weights; choose another folder", target)
         description = describe_network(source)
         require_float(description.values, source)
         if description.config.positions.segments:
-            raise InputError(f"{source} is an xlnet model, which cannot be quantized")
+            raise InputError("{source} is an xlnet model, which cannot be quantized", source)
         if description.config.image is not None:
-            raise InputError(f"{source} reads images; only models of texts can be quantized")
+            raise InputError("{source} reads images; only models of texts can be quantized", source)
         sentences = (source / MODULES).is_file()
         heads = () if sentences else None
         model = load(description, heads=heads)
@@ -108,7 +108,7 @@ def quantize(
             copy_beside(source, new, description)
             done = write_quantized(new, description, tensors, model.encoder, smooth, STRENGTH)
             if not done:
-                raise InputError(f"{source} has no matrices that can be quantized")
+                raise InputError("{source} has no matrices that can be quantized", source)
             parity = compare_models(
                 prepack(model),
                 prepack(load(new, heads=heads)),

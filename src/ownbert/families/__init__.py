@@ -78,10 +78,17 @@ def family_of(model_type: str, where: str) -> Family:
     families = all_families()
     if name == MARIAN.model_type:
         raise InputError(
-            f"{where}: a {model_type} model has an encoder and a decoder; use it with ownbert "
-            "translate"
+            "{where}: a {model_type} model has an encoder and a decoder; use it with ownbert "
+            "translate",
+            where,
+            model_type,
         )
     if name not in families:
         wrong = f"{model_type!r} is not known" if model_type else "is missing"
-        raise InputError(f"{where}: model_type {wrong}; it must be one of {', '.join(families)}")
+        raise InputError(
+            "{where}: model_type {wrong}; it must be one of {families}",
+            where,
+            wrong,
+            ", ".join(families),
+        )
     return families[name]

@@ -56,7 +56,7 @@ def _writes_head(spec: HeadSpec) -> dict[str, Any]:
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     hidden, heads, legacy = values["hidden_size"], values["num_attention_heads"], values["legacy"]
     if legacy and values.get("tie_word_embeddings", True) is not True:
-        raise InputError(f"tie_word_embeddings is {False}; it must be {True}")
+        raise InputError("tie_word_embeddings is {value}; it must be {value2}", False, True)
     _require(values, "pooler_hidden_size", hidden)
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
         _require(values, "attention_head_size", hidden // heads)
@@ -101,7 +101,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
         return ()
     parts = value.split("|") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise InputError(f"{key} is {in_short(value)}; it must be a list of names")
+        raise InputError("{key} is {value}; it must be a list of names", key, in_short(value))
     return tuple(name for part in parts if (name := part.strip().lower()))
 
 

@@ -99,7 +99,7 @@ def _layers_per_global_one(layers: Any) -> int:
     distance = next((i for i, kind in enumerate(layers) if i and kind == _GLOBAL), len(layers))
     if layers != [_LOCAL if i % distance else _GLOBAL for i in range(len(layers))]:
         raise InputError(
-            f"layer_types must have {_GLOBAL} in the first layer and then at equal distances"
+            "layer_types must have {value} in the first layer and then at equal distances", _GLOBAL
         )
     return distance
 

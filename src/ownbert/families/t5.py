@@ -66,8 +66,11 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     if act not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise InputError(
-            f"feed_forward_proj {in_short(kind)} is not known; use one of {known}, or one of "
-            f"these after {_GATED}"
+            "feed_forward_proj {kind} is not known; use one of {options}, or one of these after "
+            "{gated}",
+            in_short(kind),
+            known,
+            _GATED,
         )
     gated = str(kind).startswith(_GATED)
     # Transformers also writes these two keys, which take precedence over feed_forward_proj.

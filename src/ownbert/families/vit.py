@@ -68,11 +68,15 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     pooled = values["pooler_output_size"]
     if pooled not in (None, values["hidden_size"]):
         raise InputError(
-            f"pooler_output_size is {pooled}; it must be hidden_size, {values['hidden_size']}"
+            "pooler_output_size is {pooled}; it must be hidden_size, {values}",
+            pooled,
+            values["hidden_size"],
         )
     for key in ("image_size", "patch_size"):
         if not isinstance(values[key], int | list | tuple):
-            raise InputError(f"{key} is {values[key]!r}; it must be a number, or height and width")
+            raise InputError(
+                "{key} is {values!r}; it must be a number, or height and width", key, values[key]
+            )
     image = Image(
         size=values["image_size"], patch=values["patch_size"], channels=values["num_channels"]
     )

@@ -45,13 +45,13 @@ def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
     pooling = values["summary_type"]
     if pooling not in _POOLINGS:
         known = " or ".join(map(repr, _POOLINGS))
-        raise InputError(f"summary_type is {pooling!r}; it must be {known}")
+        raise InputError("summary_type is {pooling!r}; it must be {options}", pooling, known)
     if not values["summary_use_proj"]:
         if values["summary_activation"]:
             raise InputError(
-                "summary_use_proj is false and summary_activation "
-                f"{values['summary_activation']!r}; without the dense layer, only null is "
-                "supported"
+                "summary_use_proj is false and summary_activation {values!r}; without the dense "
+                "layer, only null is supported",
+                values["summary_activation"],
             )
         return replace(spec, pooling=pooling, dense=None)
     return replace(spec, pooling=pooling)
@@ -71,8 +71,10 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     head_size = values.get("d_head")
     if head_size is not None and head_size * values["n_head"] != values["d_model"]:
         raise InputError(
-            f"d_head is {head_size}; it must be d_model {values['d_model']} / n_head "
-            f"{values['n_head']}"
+            "d_head is {head_size}; it must be d_model {values} / n_head {values2}",
+            head_size,
+            values["d_model"],
+            values["n_head"],
         )
     clamp = values["clamp_len"]
     return {

@@ -60,8 +60,9 @@ def known_encoding(encoding: str) -> str:
         "text\n".encode(name)  # rejects codecs from bytes to bytes, such as base64
     except (LookupError, UnicodeError, ValueError):
         raise InputError(
-            f"encoding {in_short(encoding)} is not known; use one such as utf-8, cp1252, "
-            "gb18030, shift_jis or utf-16"
+            "encoding {encoding} is not known; use one such as utf-8, cp1252, gb18030, "
+            "shift_jis or utf-16",
+            in_short(encoding),
         ) from None
     return UTF8 if name == "utf-8-sig" else name
 

@@ -51,7 +51,7 @@ _descriptors: set[int] = set()
 def refuse_both(*, resume: bool, overwrite: bool) -> None:
     """Raise ``InputError`` if an earlier run is to be both resumed and overwritten."""
     if resume and overwrite:
-        raise InputError("--resume continues, --overwrite starts over; give only one of them")
+        raise InputError("{--resume} continues, {--overwrite} starts over; give only one of them")
 
 
 @contextlib.contextmanager
@@ -142,7 +142,8 @@ def refuse_foreign(
             written_by_us = ours
         if not written_by_us:
             raise InputError(
-                f"{path} was not written by ownbert and would be replaced; choose another folder"
+                "{path} was not written by ownbert and would be replaced; choose another folder",
+                path,
             )
 
 
@@ -215,5 +216,5 @@ def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
         InputError: the path is outside the folder.
     """
     if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-        raise InputError(f"{source} names {name!r}, which is outside its folder")
+        raise InputError("{source} names {name!r}, which is outside its folder", source, name)
     return folder / name

@@ -79,7 +79,7 @@ def refuse_second_reading(path: Path) -> None:
         return
     status = os.stat(path)
     if (status.st_dev, status.st_ino) in pipes:
-        raise InputError(f"{path} is a pipe, which can be read only once; write it to a file")
+        raise InputError("{path} is a pipe, which can be read only once; write it to a file", path)
     pipes.add((status.st_dev, status.st_ino))
 
 

@@ -26,7 +26,7 @@ _MOST_PARTS = 100_000
 def require_json_name(path: str | os.PathLike[str]) -> None:
     """Raise ``InputError`` unless the name ends with .json or has no extension."""
     if Path(path).suffix.lower() not in ("", ".json"):
-        raise InputError(f"{path}: the output is JSON; its name must end with .json")
+        raise InputError("{path}: the output is JSON; its name must end with .json", path)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -57,7 +57,7 @@ def read_json(
     value = _parsed(path, read_text(path, most=_MOST_JSON, pipe=pipe), json.loads, "valid JSON")
     if not isinstance(value, kind):
         raise InputError(
-            f"{path} must contain a JSON {'object' if kind is dict else kind.__name__}"
+            "{path} must contain a JSON {kind}", path, "object" if kind is dict else kind.__name__
         )
     if check is not None:
         check(str(path), value)
@@ -116,7 +116,7 @@ def _parsed(
             for each in level:
                 _refuse_long_number(each.values() if isinstance(each, dict) else each)
             if language == "YAML" and parts > _MOST_PARTS:
-                raise InputError(f"{source} contains too many objects and lists")
+                raise InputError("{source} contains too many objects and lists", source)
         return value
     except InputError:
         raise

@@ -28,7 +28,9 @@ class _RealArrays(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         array = self.arrays[name]
         if np.iscomplexobj(array):
-            raise InputError(f"{self.path}: {name} contains complex numbers; real ones are needed")
+            raise InputError(
+                "{path}: {name} contains complex numbers; real ones are needed", self.path, name
+            )
         return array
 
     def __iter__(self) -> Iterator[str]:

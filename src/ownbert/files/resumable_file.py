@@ -27,6 +27,7 @@ from ownbert.files.writing import (
     refuse_unwritable,
     remove_empty,
 )
+from ownbert.language.messages import Option
 
 Item = TypeVar("Item")
 
@@ -175,7 +176,7 @@ class ResumableFile:
 def require_identity(made_for: Mapping[str, Any] | None, *, resume: bool) -> None:
     """Raise ``InputError`` if a run is to be resumed whose inputs cannot be identified."""
     if resume and made_for is None:
-        raise InputError("only rows of a file can be resumed; omit --resume")
+        raise InputError("only rows of a file can be resumed; omit {--resume}")
 
 
 def refuse_other_run(
@@ -190,11 +191,17 @@ def refuse_other_run(
             continue
         if name == "precision" and isinstance(before.get(name), str):
             raise InputError(
-                f"cannot resume {output}: the precision differs from that of the stopped run; "
-                f"continue with --precision {before[name]}, or {otherwise}"
+                "cannot resume {output}: the precision differs from that of the stopped run; "
+                "continue with {precision}, or {otherwise}",
+                output,
+                Option("--precision", before[name]),
+                otherwise,
             )
         raise InputError(
-            f"cannot resume {output}: the stopped run differs in its {name}; {otherwise}"
+            "cannot resume {output}: the stopped run differs in its {name}; {otherwise}",
+            output,
+            name,
+            otherwise,
         )
 
 
@@ -204,7 +211,7 @@ def saying_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{error}{kept()}") from error
+        raise InputError("{error}{kept}", error, kept()) from error
     except KeyboardInterrupt:
         way = "; run the same command with --resume to continue" if kept() else ""
         raise KeyboardInterrupt(f"interrupted{kept()}{way}") from None

@@ -18,6 +18,7 @@ from ownbert.files.encodings import (
     likely_encoding,
 )
 from ownbert.files.input_files import open_input, refuse_second_reading
+from ownbert.language.messages import Message, Option
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -63,12 +64,14 @@ def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) ->
     """
     source = Path(path)
     if not pipe and source.exists() and not (source.is_file() or source.is_dir()):
-        raise InputError(f"{source} is a pipe or a device, a file is needed")
+        raise InputError("{source} is a pipe or a device, a file is needed", source)
     with _read_errors(source), open(source, "rb") as raw, _unpacked(raw) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
         raise InputError(
-            f"{source} is larger than {most >> 20} MB, too large for a file of this kind"
+            "{source} is larger than {most} MB, too large for a file of this kind",
+            source,
+            most >> 20,
         )
     data = data.removeprefix(UTF8_BOM)
     try:
@@ -146,8 +149,11 @@ def _lines(
                     yield number, line.removeprefix("\ufeff") if number == 1 else line
             except UnicodeError:
                 raise InputError(
-                    f"{path}, line {number + 1} or soon after it: not {encoding}; name the "
-                    "encoding of the file with --encoding"
+                    "{path}, line {number} or soon after it: not {encoding}; name the encoding "
+                    "of the file with {--encoding}",
+                    path,
+                    number + 1,
+                    encoding,
                 ) from None
             return
         how = {"lone_cr": not internal, "keep_returns": keep_returns}
@@ -158,7 +164,7 @@ def _lines(
                 if line.startswith(UTF8_BOM):  # overrides the given encoding
                     line, encoding = line.removeprefix(UTF8_BOM), UTF8
                 if (kind := _binary_kind(start)) and min(line) < _FIRST_OF_TEXT:
-                    raise InputError(f"{path} is not text but {kind}")
+                    raise InputError(Message("{path} is not text but {kind}", path, kind))
             try:
                 yield number, line.decode(encoding)
             except UnicodeDecodeError as error:
@@ -212,8 +218,10 @@ def _split_at_returns(path: Path, rest: Any, stream: Any, lf: Any, cr: Any) -> I
 
 def _refuse_long(path: Path, number: int) -> None:
     raise InputError(
-        f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; put each text on a "
-        "separate line"
+        "{path}, line {number} is longer than {most_line} MB; put each text on a separate line",
+        path,
+        number,
+        _MOST_LINE >> 20,
     )
 
 
@@ -226,11 +234,11 @@ def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[N
         where = f"after line {number}" if (number := lines()) else "at its start"
         raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
     except FileNotFoundError as error:
-        raise InputError(f"no such file: {path}") from error
+        raise InputError("no such file: {path}", path) from error
     except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, a file is needed") from error
+        raise InputError("{path} is a folder, a file is needed", path) from error
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        raise InputError("cannot read {path}: {reason}", path, error.strerror or error) from error
 
 
 @contextlib.contextmanager
@@ -261,19 +269,33 @@ def _undecodable(
     """The message for text that is not in its encoding; ``hint``: mention --encoding."""
     if number == 1 and line.startswith(UTF16_BOMS):
         if hint:
-            return f"{path} is UTF-16: give --encoding utf-16, or save it as UTF-8"
-        return f"{path} is UTF-16: save it as UTF-8"
+            return Message("{path} is UTF-16: give {--encoding utf-16}, or save it as UTF-8", path)
+        return Message("{path} is UTF-16: save it as UTF-8", path)
     if kind := _binary_kind(start):
-        return f"{path} is not text but {kind}"
+        return Message("{path} is not text but {kind}", path, Message(kind))
     byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
     if hint and encoding == UTF8:
-        return (
-            f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, or "
-            f"name its encoding, as in --encoding {likely_encoding(line)}"
+        return Message(
+            "{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8, "
+            "or name its encoding, as in {encoding}",
+            path,
+            number,
+            byte,
+            Option("--encoding", likely_encoding(line)),
         )
     if hint:
-        return (
-            f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); name the encoding of the "
-            "file with --encoding"
+        return Message(
+            "{path}, line {number}: not {shown} (byte 0x{byte:02x}); name the encoding of "
+            "the file with {--encoding}",
+            path,
+            number,
+            shown,
+            byte,
         )
-    return f"{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8"
+    return Message(
+        "{path}, line {number}: not {shown} (byte 0x{byte:02x}); save the file as UTF-8",
+        path,
+        number,
+        shown,
+        byte,
+    )

@@ -54,7 +54,9 @@ def lock_file(file: BinaryIO | int, output: str | os.PathLike[str]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file) if isinstance(file, int) else file.close()
-        raise InputError(f"another process is writing {output}; wait for it or end it") from None
+        raise InputError(
+            "another process is writing {output}; wait for it or end it", output
+        ) from None
     except (ImportError, OSError):
         pass  # locks are not supported
 
@@ -89,7 +91,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         # OSErrors about other files (such as inputs that the block reads) are left to the caller.
         ours = error.filename is None or Path(os.fsdecode(error.filename)) == temporary
         if ours and error.errno in WRITE_FAILURES:
-            raise InputError(f"cannot write {target}: {error.strerror}") from error
+            raise InputError("cannot write {target}: {reason}", target, error.strerror) from error
         raise
     finally:
         if not written:
@@ -174,9 +176,11 @@ def refuse_unwritable(path: Path) -> None:
             ``protected``).
     """
     if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
+        raise InputError("cannot write {path}: it is a folder, a file name is needed", path)
     if path.exists() and not path.is_file():
-        raise InputError(f"cannot write {path}: it is a device or a pipe, a file name is needed")
+        raise InputError(
+            "cannot write {path}: it is a device or a pipe, a file name is needed", path
+        )
     refuse_input(path)
 
 
@@ -185,9 +189,11 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(f"cannot make the folder {folder}: a file has that name") from error
+        raise InputError("cannot make the folder {folder}: a file has that name", folder) from error
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise InputError(
+            "cannot make the folder {folder}: {reason}", folder, error.strerror
+        ) from error
     return Path(folder)
 
 

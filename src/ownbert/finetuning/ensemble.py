@@ -148,7 +148,9 @@ def _seed_members(run: FinetuningRun) -> list[_Member]:
 def _fold_members(run: FinetuningRun) -> list[_Member]:
     count, rows, task = run.given.run.folds or 0, run.splits.train_rows, run.task
     if not task.averageable:
-        raise InputError(f"run.folds averages predictions, which is not possible for {task.name}")
+        raise InputError(
+            "run.folds averages predictions, which is not possible for {name}", task.name
+        )
     clusters = clusters_of([task.fold_keys(row) for row in rows])
     folds = fold_of(rows, count, seed=run.given.seed, clusters=clusters)
     if len(set(folds)) < count:

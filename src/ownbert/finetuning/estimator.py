@@ -160,8 +160,11 @@ class TextEstimator(BaseEstimator):
         """Use the task of a folder; reject a folder of another task."""
         if task.name != self.task_name:
             raise InputError(
-                f"{self.model} was trained for {task.name}, but {type(self).__name__} is for "
-                f"{self.task_name}"
+                "{model} was trained for {name}, but {kind} is for {task_name}",
+                self.model,
+                task.name,
+                type(self).__name__,
+                self.task_name,
             )
         self._texts = 2 if task.pair else 1
         self._set_attributes(task)
@@ -232,7 +235,7 @@ class TextEstimator(BaseEstimator):
         self, rows: Sequence[Row], classes: np.ndarray | None, seed: int
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
         if not 0 <= self.dev_share < 1:
-            raise InputError(f"dev_share is {self.dev_share}; it must be in [0, 1)")
+            raise InputError("dev_share is {dev_share}; it must be in [0, 1)", self.dev_share)
         if not self.dev_share:
             return rows, None
         share = float(self.dev_share)
@@ -250,8 +253,9 @@ class TextEstimator(BaseEstimator):
             held_out = _held_out(classes, math.ceil(share * len(first)), seed)
             if not held_out:
                 raise InputError(
-                    f"dev_share is {self.dev_share}, but every class has only one text: none can "
-                    "be held out"
+                    "dev_share is {dev_share}, but every class has only one text: none can be "
+                    "held out",
+                    self.dev_share,
                 )
             train, dev = np.setdiff1d(np.arange(len(first)), sorted(held_out)), sorted(held_out)
         members: list[list[Row]] = [[] for _ in first]
@@ -266,8 +270,10 @@ class TextEstimator(BaseEstimator):
         if self.output is not None:
             if (Path(self.output) / CONFIG).exists():
                 raise InputError(
-                    f"output: {self.output} already contains a model; each fit needs a new folder, "
-                    "and so does each one of a search: leave output out, then call save_pretrained"
+                    "output: {output} already contains a model; each fit needs a new folder, "
+                    "and so does each one of a search: leave output out, then call "
+                    "save_pretrained",
+                    self.output,
                 )
             yield FinetuneFolder(self.output)
             return
@@ -288,8 +294,9 @@ class TextEstimator(BaseEstimator):
         names, fitted = column_names(X), getattr(self, "feature_names_in_", None)
         if names is not None and fitted is not None and list(names) != list(fitted):
             raise InputError(
-                f"X has the columns {', '.join(names)}; it must have those of fit in their order: "
-                f"{', '.join(fitted)}"
+                "X has the columns {names}; it must have those of fit in their order: {fitted}",
+                ", ".join(names),
+                ", ".join(fitted),
             )
 
     def _predictions(self, X: Any) -> np.ndarray:
@@ -302,7 +309,7 @@ class TextEstimator(BaseEstimator):
             return np.zeros((0, len(self.task_.labels)))
         if len(rows[0].texts) != self._texts:
             one = "one text" if self._texts == 1 else "a pair of texts"
-            raise InputError(f"X[0] must be {one}, as in fit")
+            raise InputError("X[0] must be {value}, as in fit", one)
         return np.asarray(decide_all(self._answers(), rows))
 
     def _answers(self) -> Opened:
@@ -384,10 +391,10 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         check_classification_targets(values)
         classes, first = np.unique(values, return_index=True)
         if len(classes) < 2:
-            raise InputError(f"y has one class only, {names[0]!r}; at least two are needed")
+            raise InputError("y has one class only, {names!r}; at least two are needed", names[0])
         known = [names[i] for i in first]
         if repeated := next((name for name in known if known.count(name) > 1), None):
-            raise InputError(f"y has two labels that both become {repeated!r} as text")
+            raise InputError("y has two labels that both become {repeated!r} as text", repeated)
         weights = self._weights(dict(zip(classes.tolist(), known, strict=True)))
         self._finetune("classify", rows, classes=values, class_weights=weights)
         self._note_columns(X)

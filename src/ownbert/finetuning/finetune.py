@@ -112,7 +112,9 @@ def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:
         name, _, value = (part.strip() for part in override.partition("="))
         if task is not None and name == "task.name" and value != task_class(task).name:
             raise InputError(
-                f"task.name is {in_short(value)}, but the task is {task}; omit one of them"
+                "task.name is {value}, but the task is {task}; omit one of them",
+                in_short(value),
+                task,
             )
 
 

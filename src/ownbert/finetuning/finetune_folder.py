@@ -46,18 +46,20 @@ class FinetuneFolder(RunFolder):
             return now
         if now.run.seeds and not before.run.seeds:
             raise InputError(
-                f"cannot resume {self.path}: run.seeds was None and is now {now.run.seeds}; a "
-                "single run cannot become several: choose another folder, or start over with "
-                "--overwrite"
+                "cannot resume {path}: run.seeds was None and is now {seeds}; a single run "
+                "cannot become several: choose another folder, or start over with {--overwrite}",
+                self.path,
+                now.run.seeds,
             )
         if self.several and (now.run.epochs, now.optim.learning_rate) != (
             before.run.epochs,
             before.optim.learning_rate,
         ):
             raise InputError(
-                f"cannot resume {self.path} with other epochs or another learning rate: its runs "
+                "cannot resume {path} with other epochs or another learning rate: its runs "
                 "would no longer be comparable; keep these as they were, or start over with "
-                "--overwrite"
+                "{--overwrite}",
+                self.path,
             )
         if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
             # The recipe's number of steps was computed from the epochs.
@@ -68,8 +70,10 @@ class FinetuneFolder(RunFolder):
         several = self.several
         if several and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already contains several runs ({several[0]}); continue with "
-                "--resume, start over with --overwrite, or choose another folder"
+                "{path} already contains several runs ({several}); continue with {--resume}, "
+                "start over with {--overwrite}, or choose another folder",
+                self.path,
+                several[0],
             )
         super().check(identity, vocabularies)
 

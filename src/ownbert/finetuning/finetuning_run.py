@@ -131,7 +131,12 @@ class FinetuningRun(TrainingRun):
         known = (*self.task.metrics, *(["loss"] if self.task.has_dev_loss else []))
         metric = recipe.run.measure or known[0]
         if metric not in known:
-            raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
+            raise InputError(
+                "run.measure is {metric!r}; {name} has {options}",
+                metric,
+                self.task.name,
+                ", ".join(known),
+            )
         if metric != "loss":
             self.task.monitor(metric)
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
@@ -154,8 +159,11 @@ class FinetuningRun(TrainingRun):
         batch_size = recipe.data.batch_size or defaults.batch_size
         if batch_size < self.task.min_batch_size:
             raise InputError(
-                f"data.batch_size is {batch_size}; {self.task.name} compares the rows of a batch, "
-                f"so it must be {self.task.min_batch_size} or more"
+                "data.batch_size is {batch_size}; {name} compares the rows of a batch, so it "
+                "must be {min_batch_size} or more",
+                batch_size,
+                self.task.name,
+                self.task.min_batch_size,
             )
         batches = -(-len(self.splits.train_data) // batch_size)
         steps_of, share = recipe.run.steps_of, self._share_read(recipe.task)
@@ -528,17 +536,19 @@ def _refuse_freezing(layers: int, description: Description) -> None:
     most = description.config.num_hidden_layers
     if layers and description.decoder is not None:
         raise InputError(
-            f"model.freeze is for models without a decoder, but a {description.architecture} has "
-            "one"
+            "model.freeze is for models without a decoder, but a {architecture} has one",
+            description.architecture,
         )
     if layers > most:
-        raise InputError(f"model.freeze is {layers}; the model has {most} layers")
+        raise InputError("model.freeze is {layers}; the model has {most} layers", layers, most)
 
 
 def _max_length(length: int | None, config: EncoderConfig) -> int:
     longest = config.longest
     if length is not None and not 8 <= length <= longest:
         raise InputError(
-            f"max_length {length} must be from 8 to {longest}, the number of the model's positions"
+            "max_length {length} must be from 8 to {longest}, the number of the model's positions",
+            length,
+            longest,
         )
     return length or longest

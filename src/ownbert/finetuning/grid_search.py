@@ -50,7 +50,7 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         InputError: there are no dev rows.
     """
     if run.splits.dev_rows is None:
-        raise InputError("a search needs --dev: labelled rows for comparing the settings")
+        raise InputError("a search needs {--dev}: labelled rows for comparing the settings")
     if run.given.run.max_steps and (run.given.search.usual or run.given.search.epochs):
         raise InputError("run.max_steps would end all runs of a search over epochs; omit it")
     output, tries = folder.path, list(combinations(run))

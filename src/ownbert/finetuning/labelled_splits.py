@@ -10,6 +10,7 @@ import numpy as np
 from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.exceptions import InputError
 from ownbert.finetuning.row_checks import LabelledSplit
+from ownbert.language.messages import Option
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective
 from ownbert.tables.memory import MemoryTable
@@ -40,7 +41,7 @@ def draw_rows(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
     if count is None:
         return rows
     if not all(isinstance(row.target, str) for row in rows):
-        raise InputError(f"data.labels_per_class does not apply to {recipe.task.name}")
+        raise InputError("data.labels_per_class does not apply to {name}", recipe.task.name)
     chosen = labels_per_class([row.target for row in rows], count, recipe.seed)
     return [rows[i] for i in chosen]
 
@@ -54,9 +55,9 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     20, 100, ... labels per class differ by the added rows, not by a new draw.
     """
     if n < 1:
-        raise InputError(f"labels per class is {n}; it must be at least 1")
+        raise InputError("labels per class is {count}; it must be at least 1", n)
     if seed < 0:
-        raise InputError(f"seed is {seed}; it must not be negative")
+        raise InputError("seed is {seed}; it must not be negative", seed)
     rows_of: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
         rows_of.setdefault(label, []).append(row)
@@ -145,8 +146,10 @@ class LabelledSplits:
         elif aims := [t for t in task.given_thresholds.items() if isinstance(t[1], Aim)]:
             label, aim = aims[0]
             raise InputError(
-                f"--threshold {label}={aim} is chosen on dev rows, and there are none; give them "
-                "with --dev"
+                "{threshold}={aim} is chosen on dev rows, and there are none; give them with "
+                "{--dev}",
+                Option("--threshold", label),
+                aim,
             )
 
     def encode(self, builder: Any) -> None:
@@ -184,7 +187,7 @@ class LabelledSplits:
             for given, file, name in zip(sources, files, ("train", "dev"), strict=True)
         )
         if isinstance(train, str) and not train:
-            raise InputError("--train is needed: the labelled training rows")
+            raise InputError("{--train} is needed: the labelled training rows")
         self.tables = (train, dev)
         self._check_split(train, dev)
         rows = self.split.with_groups(self.task.read(train), train)
@@ -202,7 +205,9 @@ class LabelledSplits:
             others = [row for row in rows if row.group not in known]
             if len(others) < min(2, len(rows)):
                 raise InputError(
-                    f"nearly all rows of {train} belong to groups of {dev}; give other dev rows"
+                    "nearly all rows of {train} belong to groups of {dev}; give other dev rows",
+                    train,
+                    dev,
                 )
             self._note_left_out(len(rows) - len(others))
             return draw_rows(others, self.recipe), dev_rows
@@ -218,7 +223,7 @@ class LabelledSplits:
         """Check the columns of groups and times, and warn if one of groups was not named."""
         split, task = self.split, self.task
         if not task.column_specs and split != SplitColumns():
-            raise InputError(f"data.group and data.time_column do not apply to {task.name}")
+            raise InputError("data.group and data.time_column do not apply to {name}", task.name)
         if dev is not None and split.time is not None:
             raise InputError(
                 "data.time_column and data.dev both choose the dev rows; omit one of them"

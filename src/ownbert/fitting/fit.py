@@ -184,12 +184,13 @@ def fit_folder(
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
     if (folder := Path(output)).exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; -o must name a folder")
+        raise InputError("{folder} is a file; {-o} must name a folder", folder)
     resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first
     if any((folder / name).exists() for name in _SIGNS) and not (resume or overwrite):
         raise InputError(
-            f"{folder} already contains a model; continue with --resume, start over with "
-            "--overwrite, or choose another folder"
+            "{folder} already contains a model; continue with {--resume}, start over with "
+            "{--overwrite}, or choose another folder",
+            folder,
         )
     refuse_foreign(folder, _OUTPUT_FILES)
     given = (train, folder, dev, test, unlabelled, add, options)
@@ -198,7 +199,9 @@ def fit_folder(
         if overwrite:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
-                raise InputError(f"{model} is in {folder}, which would be overwritten")
+                raise InputError(
+                    "{model} is in {folder}, which would be overwritten", model, folder
+                )
             _clear(folder)
         empty = not any(folder.glob("*"))
         try:
@@ -303,7 +306,7 @@ class Fit:
                     self._add(candidate)
         if not self.candidates:
             reasons = "; ".join(f"{k}: {v}" for k, v in self.attempt.left_out.items())
-            raise InputError(f"no model could be fitted ({reasons})")
+            raise InputError("no model could be fitted ({reasons})", reasons)
         self._report()
 
     def _has_network(self, candidate: FitCandidate) -> bool:

@@ -119,5 +119,6 @@ class FitRecipe(CheckedSettings):
         super().__post_init__()
         if self.model is not None and self.size is not None:
             raise InputError(
-                f"size {self.size} does not apply to --model, which has its own; omit one of them"
+                "size {size} does not apply to {--model}, which has its own; omit one of them",
+                self.size,
             )

@@ -105,7 +105,10 @@ class FitState:
         """Raise ``InputError`` if a run with other files or settings has written this state."""
         if difference := self.difference(identity):
             raise InputError(
-                f"{folder} was made with {difference}; use the same, or start over with --overwrite"
+                "{folder} was made with {difference}; use the same, or start over with "
+                "{--overwrite}",
+                folder,
+                difference,
             )
 
     def difference(self, identity: Mapping[str, Any]) -> str:
@@ -196,16 +199,18 @@ class ReplayedRun:
 
     def __init__(self, folder: Path, output: Path, *, resume: bool = False) -> None:
         if resume:
-            raise InputError("--replay repeats a run from its start; omit --resume")
+            raise InputError("{--replay} repeats a run from its start; omit {--resume}")
         if folder.resolve() == output.resolve():
-            raise InputError(f"a replay of {folder} needs another folder; name it with -o")
+            raise InputError("a replay of {folder} needs another folder; name it with {-o}", folder)
         if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}; --replay needs that of a finished run")
+            raise InputError(
+                "there is no folder {folder}; {--replay} needs that of a finished run", folder
+            )
         self.folder = folder
         self.recording, self.environment = read_recording(folder / WORK)
         state = FitState.read(folder)
         if state is None:
-            raise InputError(f"{folder / STATE} is missing; the run cannot be replayed")
+            raise InputError("{folder} is missing; the run cannot be replayed", folder / STATE)
         self._state = state
         self._recipe = resolve(FitRecipe, config=folder / RECIPE)
 
@@ -258,7 +263,8 @@ def read_recording(work: Path) -> tuple[Recording, dict[str, Any]]:
     path = work / REPLAY
     if not path.exists():
         raise InputError(
-            f"{path} is missing: only a finished run of fit that was not resumed can be replayed"
+            "{path} is missing: only a finished run of fit that was not resumed can be replayed",
+            path,
         )
     saved = read_json(path, check=_RECORDING)
     count = saved["readings"]
@@ -266,7 +272,7 @@ def read_recording(work: Path) -> tuple[Recording, dict[str, Any]]:
         kinds = _unpacked(saved["kinds"], count)
         values = array("d", _unpacked(saved["values"], 8 * count))
     except (ValueError, zlib.error):
-        raise InputError(f"{path} is damaged; the run cannot be replayed") from None
+        raise InputError("{path} is damaged; the run cannot be replayed", path) from None
     return Recording(kinds, values), saved["made_with"]
 
 

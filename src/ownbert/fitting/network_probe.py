@@ -87,7 +87,9 @@ def probe(
     with writing(folder):
         others = (CONFIG, WEIGHTS, ENSEMBLE)
         if any((folder / name).exists() for name in (BLEND, *others)) and not overwrite:
-            raise InputError(f"{folder} already contains a model; replace it with --overwrite")
+            raise InputError(
+                "{folder} already contains a model; replace it with {--overwrite}", folder
+            )
         refuse_foreign(folder, (BLEND, "members", *others))
         columns = ColumnNames(text_column, second_column, label_column)
         split = SplitColumns(group, time_column)

@@ -139,7 +139,7 @@ class Blend:
         path = folder / BLEND
         saved = read_json(path, check=_KEYS_OF_FILE)
         if saved.get("format") != _FORMAT:
-            raise InputError(f"{path} was written by another version of ownbert")
+            raise InputError("{path} was written by another version of ownbert", path)
         try:
             members = tuple(
                 BlendMember(m["name"], m["kind"], tuple(m["folders"]), float(m["weight"]))
@@ -152,17 +152,23 @@ class Blend:
         except KeyError as error:
             raise InputError(f"{path} is damaged: {error!r}") from None
         if not members or any(m.kind not in KINDS for m in members):
-            raise InputError(f"{path} is damaged: its models must be of {', '.join(KINDS)}")
+            raise InputError(
+                "{path} is damaged: its models must be of {kinds}", path, ", ".join(KINDS)
+            )
         if not labels or len(set(labels)) < len(labels):
-            raise InputError(f"{path} is damaged: its labels must be distinct")
+            raise InputError("{path} is damaged: its labels must be distinct", path)
         if len(offsets) != len(labels):
-            raise InputError(f"{path} is damaged: it needs one offset for each label")
+            raise InputError("{path} is damaged: it needs one offset for each label", path)
         missing = [p for m in members for p in m.folders if not inside(folder, p, path).is_dir()]
         if missing:
-            raise InputError(f"{folder / missing[0]}, which {path} names, does not exist")
+            raise InputError(
+                "{folder}, which {path} names, does not exist", folder / missing[0], path
+            )
         try:
             if (name := settings["name"]) not in TEXT_TASKS:
-                raise InputError(f"a blend supports {', '.join(TEXT_TASKS)}, not {name!r}")
+                raise InputError(
+                    "a blend supports {text_tasks}, not {name!r}", ", ".join(TEXT_TASKS), name
+                )
             task = restored_task(name, settings, labels, columns)
             if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
                 raise ValueError(f"the columns are {settings['columns']!r}")

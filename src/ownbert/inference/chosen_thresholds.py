@@ -41,13 +41,15 @@ def with_thresholds(opened: Opened, thresholds: Any, say: Say | None = None) -> 
     """
     task = opened.task
     if not task.counts_labels or "threshold" not in task.uses():
-        raise InputError(f"--threshold of a label does not apply to {task.name}")
+        raise InputError("{--threshold} of a label does not apply to {name}", task.name)
     number = None
     with contextlib.suppress(TypeError, ValueError):
         number = float(thresholds)
     if number is not None and not task.label_sets:
         raise InputError(
-            f"--threshold is {thresholds}, but of which label? Write {task.labels[-1]}={thresholds}"
+            "{--threshold} is {thresholds}, but of which label? Write {labels}={thresholds}",
+            thresholds,
+            task.labels[-1],
         )
     if number is not None:
         thresholds = dict.fromkeys(task.labels, number)

@@ -23,6 +23,7 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.inference.compute import AUTO, TORCH, Compute
+from ownbert.language.messages import Option
 
 PARITY = "parity.json"
 # Runs an exported file: maps input arrays by name to output arrays by name.
@@ -152,8 +153,11 @@ class ExportedFile:
             return KINDS[self.engine].open(self.path)
         except Exception as error:
             raise InputError(
-                f"{self.path} cannot be opened with {self.engine}: {first_line(error)}; write it "
-                "again: ownbert export"
+                "{path} cannot be opened with {engine}: {first_line}; write it again: ownbert "
+                "export",
+                self.path,
+                self.engine,
+                first_line(error),
             ) from None
 
 
@@ -209,8 +213,11 @@ def choose_engine(
         exported = _exported_file(folder, read_json(folder / PARITY, check=_PARITY), outputs)
         if engine not in (None, AUTO, exported.engine):
             raise InputError(
-                f"{folder} was exported to {exported.engine} and has no file for {engine}; omit "
-                "--engine, or name the folder of the model"
+                "{folder} was exported to {engine} and has no file for {engine2}; omit "
+                "{--engine}, or name the folder of the model",
+                folder,
+                exported.engine,
+                engine,
             )
     elif engine in (None, TORCH):
         return Choice()
@@ -220,10 +227,16 @@ def choose_engine(
         exported = _engine_file(folder, description, engine, outputs)
     own = exported.engine
     if compute.device not in _CPU:
-        raise InputError(f"the engine {own} computes on the CPU; omit --device {compute.device}")
+        raise InputError(
+            "the engine {own} computes on the CPU; omit {device}",
+            own,
+            Option("--device", compute.device),
+        )
     if compute.precision not in _FLOAT32:
         raise InputError(
-            f"the engine {own} computes in float32; omit --precision {compute.precision}"
+            "the engine {own} computes in float32; omit {precision}",
+            own,
+            Option("--precision", compute.precision),
         )
     return Choice(exported, packed=False, note=f"engine: {own}" if engine == AUTO else "")
 
@@ -232,8 +245,10 @@ def _require_engine(engine: str) -> None:
     """Raise ``InputError`` if the package of an engine is missing."""
     if not KINDS[engine].installed:
         raise InputError(
-            f"the engine {engine} needs {KINDS[engine].package}, which is missing: "
-            f"pip install 'ownbert[{engine}]'"
+            "the engine {engine} needs {package}, which is missing: pip install "
+            "'ownbert[{engine}]'",
+            engine,
+            KINDS[engine].package,
         )
 
 
@@ -243,18 +258,23 @@ def _exported_file(
     """The file that the parity.json of a folder describes; its outputs and size are checked."""
     if (engine := described["to"]) not in KINDS:
         raise InputError(
-            f"{folder} was exported to {in_short(engine)}, which ownbert does not read; name the "
-            "folder of the model, or export it to onnx or openvino"
+            "{folder} was exported to {engine}, which ownbert does not read; name the folder of "
+            "the model, or export it to onnx or openvino",
+            folder,
+            in_short(engine),
         )
     path = inside(folder, described["file"], folder / PARITY)
     if not path.is_file():
-        raise InputError(f"no such file: {path}, which {folder / PARITY} names")
+        raise InputError("no such file: {path}, which {folder} names", path, folder / PARITY)
     for name, size in (described.get("sizes") or {}).items():
         part = inside(path.parent, name, folder / PARITY)
         if not part.is_file() or part.stat().st_size != size:
             actual_size = part.stat().st_size if part.is_file() else 0
             raise InputError(
-                f"{part} is damaged: it has {actual_size:,} bytes, but was written with {size:,}"
+                "{part} is damaged: it has {actual_size:,} bytes, but was written with {size:,}",
+                part,
+                actual_size,
+                size,
             )
     known = described.get("outputs") or outputs
     if missing := [name for name in outputs if name not in known]:
@@ -275,31 +295,45 @@ def _engine_file(
 ) -> ExportedFile:
     """The file for an engine in an ordinary model folder."""
     if description.config.image is not None:
-        raise InputError(f"{folder} reads images, which only torch supports; omit --engine")
+        raise InputError(
+            "{folder} reads images, which only torch supports; omit {--engine}", folder
+        )
     if description.decoder is not None:
         raise InputError(
-            f"{folder} predicts with its decoder, which only torch supports; omit --engine"
+            "{folder} predicts with its decoder, which only torch supports; omit {--engine}", folder
         )
     if any(spec.segments is not None for spec in description.specs):
         raise InputError(
-            f"{folder} reads long documents in segments, which only torch supports; omit --engine"
+            "{folder} reads long documents in segments, which only torch supports; omit {--engine}",
+            folder,
         )
     kind = KINDS[engine]
     _require_engine(engine)
     path = folder / kind.folder
     command = f"ownbert export {folder} --to {engine} -o {path}"
     if not (path / kind.file).is_file():
-        raise InputError(f"{folder} has no {kind.folder}/{kind.file}; create it: {command}")
+        raise InputError(
+            "{folder} has no {kind_folder}/{file}; create it: {command}",
+            folder,
+            kind.folder,
+            kind.file,
+            command,
+        )
     if not (path / PARITY).is_file():
         raise InputError(
-            f"{path / kind.file} was not written by ownbert export, so it may not match these "
-            f"weights; replace it: {command} --overwrite"
+            "{path} was not written by ownbert export, so it may not match these weights; "
+            "replace it: {command} {--overwrite}",
+            path / kind.file,
+            command,
         )
     described = read_json(path / PARITY, check=_PARITY)
     if described["to"] != engine or described.get("weights") != weights_checksums(folder):
         raise InputError(
-            f"{path / kind.file} does not match the weights in {folder}; export it again: "
-            f"{command} --overwrite"
+            "{path} does not match the weights in {folder}; export it again: {command} "
+            "{--overwrite}",
+            path / kind.file,
+            folder,
+            command,
         )
     return _exported_file(path, described, outputs)
 

@@ -89,7 +89,7 @@ class ExportedNetwork:
         except (KeyError, TypeError, ValueError):
             right, arrays = False, {}
         if not right:
-            raise InputError(f"{path} is damaged; write it again: ownbert export")
+            raise InputError("{path} is damaged; write it again: ownbert export", path)
         return SimpleNamespace(**arrays)
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
@@ -201,10 +201,10 @@ class ExportedNetwork:
         if names == (LOGITS,) and len(shape) == 1 and arrays[0].shape == (1, *shape):
             arrays = [arrays[0].T]  # multiple choice
         if any(x.shape[: len(shape)] != shape for x in arrays):
-            raise InputError(f"{path} gives outputs of another shape; write it again")
+            raise InputError("{path} gives outputs of another shape; write it again", path)
         out = arrays[0] if len(arrays) == 1 else np.stack(arrays, -1)
         if not np.isfinite(out).all():
-            raise InputError(f"{path} returns numbers that are not finite; it is damaged")
+            raise InputError("{path} returns numbers that are not finite; it is damaged", path)
         return out
 
 

@@ -101,33 +101,39 @@ class Filler:
         engine: str | None = None,
     ) -> None:
         if top < 1:
-            raise InputError(f"top is {top}; it must be 1 or more")
+            raise InputError("top is {top}; it must be 1 or more", top)
         if not isinstance(folder, Description):
             folder = model_folder(folder)
             if not folder.is_dir():
-                raise InputError(f"no such folder: {folder}")
+                raise InputError("no such folder: {folder}", folder)
         description = _with_mlm_head(describe(folder))
         where = description.folder
         head = next((spec for spec in description.specs if spec.kind == "mlm"), None)
         if head is None and where is not None and (where / GENERATOR).is_dir():
             raise InputError(
-                f"{where} is the discriminator of an ELECTRA, which predicts no words; use its "
-                f"generator, {where / GENERATOR}"
+                "{where} is the discriminator of an ELECTRA, which predicts no words; use its "
+                "generator, {where2}",
+                where,
+                where / GENERATOR,
             )
         if head is None:
             raise InputError(
-                f"{where} is a {description.architecture}, which has no masked-language-model "
-                "head; use a folder written by ownbert pretrain"
+                "{where} is a {architecture}, which has no masked-language-model head; use a "
+                "folder written by ownbert pretrain",
+                where,
+                description.architecture,
             )
         if head.features is not None:
             raise InputError(
-                f"{where} predicts masked words from text and word features, but fill reads only "
-                "texts; fine-tune it with --feature-columns"
+                "{where} predicts masked words from text and word features, but fill reads only "
+                "texts; fine-tune it with {--feature-columns}",
+                where,
             )
         if description.config.is_decoder:
             raise InputError(
-                f"{where} is a decoder, which reads only from left to right; filling masks needs "
-                "a model that sees both sides (is_decoder false)"
+                "{where} is a decoder, which reads only from left to right; filling masks needs "
+                "a model that sees both sides (is_decoder false)",
+                where,
             )
         alone = [spec.kind for spec in description.specs] == ["mlm"]
         output = LOGITS if alone else MASKS_OF_BOTH
@@ -176,7 +182,7 @@ class Filler:
     def with_masks(self, text: str) -> str:
         """The text with its masks spelled as the tokenizer's mask token."""
         if not isinstance(text, str):
-            raise InputError(f"a text is needed, not {type(text).__name__}")
+            raise InputError("a text is needed, not {kind}", type(text).__name__)
         # Pre-tokenised text is split only at spaces, so a mask needs spaces around it.
         mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
         return self.spelling.sub(lambda _: mask, text)
@@ -284,7 +290,7 @@ def fill(
     """
     filler = Filler(folder, top=top, device=device, engine=engine)
     if not isinstance(texts, str | Iterable):
-        raise InputError(f"a text is needed, not {type(texts).__name__}")
+        raise InputError("a text is needed, not {kind}", type(texts).__name__)
     return list(filler([texts] if isinstance(texts, str) else texts))
 
 

@@ -92,8 +92,9 @@ def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) 
         path = Path(os.path.realpath(folder / name))
         if not any(place in path.parents for place in places):
             raise InputError(
-                f"{folder / name} is a link to a file outside the folder, which would be copied; "
-                "put the file itself there"
+                "{folder} is a link to a file outside the folder, which would be copied; put "
+                "the file itself there",
+                folder / name,
             )
     return names
 

@@ -256,21 +256,24 @@ def list_members(folder: Path) -> list[Path]:
         InputError: the folder does not exist, or its training is unfinished.
     """
     if not folder.is_dir():
-        raise InputError(f"no such folder: {folder}")
+        raise InputError("no such folder: {folder}", folder)
     if not (folder / ENSEMBLE).exists():
         if (folder / BLEND).exists() and not (folder / CONFIG).exists():
             raise InputError(no_network(folder))
         if (folder / RECIPE).exists() and not (folder / CONFIG).exists():
             raise InputError(
-                f"{folder}: its training is not finished; continue with the same command and "
-                "--resume"
+                "{folder}: its training is not finished; continue with the same command and "
+                "{--resume}",
+                folder,
             )
         return [folder]
     path = folder / ENSEMBLE
     members = read_json(path, check=_ENSEMBLE_KEYS).get("members") or []
     folders = [inside(folder, member["folder"], path) for member in members]
     if not folders or not all((member / CONFIG).exists() for member in folders):
-        raise InputError(f"{folder} is an ensemble that is not finished; train it with --resume")
+        raise InputError(
+            "{folder} is an ensemble that is not finished; train it with {--resume}", folder
+        )
     return folders
 
 
@@ -284,7 +287,8 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
     if len(tasks) > 1:
         if not task.averageable:
             raise InputError(
-                f"predictions of several models cannot be averaged for {task.name}; use one of them"
+                "predictions of several models cannot be averaged for {name}; use one of them",
+                task.name,
             )
         task = copy.copy(task)
         for name in ("threshold", "decision"):
@@ -350,7 +354,7 @@ def read_labelled_rows(
     """
     if skip_unlabelled:
         if "skip_unlabelled" not in task.uses():
-            raise InputError(f"--skip-unlabelled does not apply to {task.name}")
+            raise InputError("{--skip-unlabelled} does not apply to {name}", task.name)
         task.settings = replace(task.settings, skip_unlabelled=True)
     source = task.source(data, labelled=True)
     rows = task.read(source)

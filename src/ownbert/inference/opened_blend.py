@@ -13,6 +13,7 @@ from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.compute import AUTO, TORCH, Compute
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
+from ownbert.language.messages import Option
 from ownbert.run.file_names import BLEND
 from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
@@ -174,7 +175,11 @@ class OpenedBlend(Opened):
             probe.unknown = UnknownWords(probe.tokenizer)
         self.tokenizer = next((one.tokenizer for one in (*self.networks, *self.probes)), None)
         if compute.engine not in (None, AUTO, TORCH) and not self.engines:
-            raise InputError(f"{self.folder} has no network for --engine {compute.engine}; omit it")
+            raise InputError(
+                "{folder} has no network for {engine}; omit it",
+                self.folder,
+                Option("--engine", compute.engine),
+            )
 
     def _check(self, models: Sequence[Any], member: BlendMember) -> None:
         """Reject models whose outputs do not fit the blend, because the folder may be untrusted."""

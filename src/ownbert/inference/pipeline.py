@@ -241,7 +241,7 @@ class Predictor:
             InputError: the task has no probabilities.
         """
         if not self.task.gives_probabilities:
-            raise InputError(f"{self.task.name} gives no probabilities; use predict")
+            raise InputError("{name} gives no probabilities; use predict", self.task.name)
         single, source = self._source(data, {})
         if source is None:
             return np.zeros((0, len(self.labels)))
@@ -334,7 +334,7 @@ class Predictor:
         report = read_json(path) if path.is_file() else {}
         rows = report.get("leaderboard")
         if not isinstance(rows, list):
-            raise InputError(f"{self.folder} has no {REPORT} from ownbert fit")
+            raise InputError("{folder} has no {report} from ownbert fit", self.folder, REPORT)
         sign = -1 if report.get("lower") else 1
 
         def sort_key(row: dict[str, Any]) -> float:
@@ -432,7 +432,7 @@ class Predictor:
         if columns:
             if data is not None:
                 _refuse_options_of_pipelines(columns)
-                raise InputError(f"give the row or {', '.join(columns)}, not both")
+                raise InputError("give the row or {columns}, not both", ", ".join(columns))
             data = columns
         elif data is None:
             raise InputError("no rows: give a text, several in a list, a table or a Path")

@@ -37,6 +37,7 @@ from ownbert.inference.output.prediction_writer import (
 )
 from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import RECIPE
 from ownbert.tables.columns import ColumnNames, find_columns, kept_columns
@@ -50,8 +51,8 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 
-_UNUSED_CALIBRATION = (
-    "--calibrate requires --unknown, --coverage or a --threshold such as yes=recall:0.9"
+_UNUSED_CALIBRATION = Message(
+    "{--calibrate} requires {--unknown}, {--coverage} or a {--threshold} such as yes=recall:0.9"
 )
 # Options that are recorded even if they are not given, as in files of earlier versions.
 _RECORDED = ("top", "threshold", "probabilities")
@@ -133,7 +134,7 @@ def predict(
         data = Path(input) if isinstance(input, str) else input
     elif id_column is not None or keep is not None:
         option = "keep" if id_column is None else "id_column"
-        raise InputError(f"{option} needs an output file; name it with output")
+        raise InputError("{option} needs an output file; name it with output", option)
     else:
         data = text_or_file(input)
     if in_file := isinstance(data, os.PathLike):
@@ -234,7 +235,7 @@ class RowPredictions:
         self._options, self._columns = options, columns
         self._dealt = dealt
         if isinstance(data, Iterator) and task.reads_arrays:
-            raise InputError(f"{opened.folder} reads images: give files or folders of them")
+            raise InputError("{folder} reads images: give files or folders of them", opened.folder)
         self._renamed: set[str] = set()  # kept columns with other names
         self._say = say
         self.blocks = iter(()) if data is None else self.read(data)
@@ -258,7 +259,7 @@ class RowPredictions:
         if self.opened.task.reads_arrays or (is_file and kind_of(source) == "txt"):
             raise needs_table("--keep")
         if isinstance(data, Iterator):
-            raise InputError("--keep needs a file or a table, which can be read twice")
+            raise InputError("{--keep} needs a file or a table, which can be read twice")
         names = kept_columns(source, self._options.keep)
         return with_columns(rows, source, names, option="--keep")
 
@@ -267,8 +268,9 @@ class RowPredictions:
         task = self.opened.task
         if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
             raise InputError(
-                f"{task.name} reads images or CoNLL files, which cannot be split; use tables, or "
-                "omit --runner"
+                "{name} reads images or CoNLL files, which cannot be split; use tables, or omit "
+                "{--runner}",
+                task.name,
             )
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
@@ -282,8 +284,9 @@ class RowPredictions:
             kept = self._named_apart(kept, {*identity, *output})
             if both := identity.keys() & output.keys():
                 raise InputError(
-                    f"the id column {both.pop()!r} has the same name as a column of the "
-                    "predictions; rename it"
+                    "the id column {both!r} has the same name as a column of the predictions; "
+                    "rename it",
+                    both.pop(),
                 )
             records.append({**identity, **kept, **output})
         return records
@@ -351,7 +354,7 @@ def _calibrate(opened: Opened, rows: Any, say: Say | None, options: OutputOption
 def _require_ids(task: Task, source: Any, name: str) -> None:
     """Raise ``InputError`` unless the input is a table with this column."""
     if task.reads_arrays:
-        raise InputError(f"--id-column is for tables, and {task.name} reads images")
+        raise InputError("{--id-column} is for tables, and {name} reads images", task.name)
     id_column_of(source, named=name)
 
 
@@ -417,9 +420,11 @@ def evaluate(
     options = output_options(DEFAULT, threshold, False, unknown, coverage)
     given = options.threshold if options.thresholds is None else options.thresholds
     if save_threshold and given is None:
-        raise InputError("--save-threshold requires --threshold")
+        raise InputError("{--save-threshold} requires {--threshold}")
     if out_of_scope is not None and unknown is None:
-        raise InputError("--out-of-scope requires --unknown; give the share that may be unknown")
+        raise InputError(
+            "{--out-of-scope} requires {--unknown}; give the share that may be unknown"
+        )
     if calibrate is not None and not options.calibrated:
         raise InputError(_UNUSED_CALIBRATION)
     columns = ColumnNames(text_column, second_column, label_column)
@@ -443,7 +448,7 @@ def evaluate(
     task = predictor.task
     if positive is not None:
         if not isinstance(task, SingleLabelTask):
-            raise InputError(f"--positive does not apply to {task.name}")
+            raise InputError("{--positive} does not apply to {name}", task.name)
         task.name_positive(positive)
     rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
     say_each((f"note: {line}" for line in task.notes_on_rows()), say)

@@ -197,8 +197,10 @@ def audit(
         return _of_texts(scorer, train, held_out, columns, most, say)
     if opened.task.name != "classify":
         raise InputError(
-            f"{folder} was fine-tuned for {opened.task.name}; an audit supports pretrained "
-            "models and models with one label per text"
+            "{folder} was fine-tuned for {name}; an audit supports pretrained models and models "
+            "with one label per text",
+            folder,
+            opened.task.name,
         )
     return _of_rows(opened, train, held_out, most)
 
@@ -260,8 +262,11 @@ def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
 def _require(train: int, held_out: int) -> None:
     if min(train, held_out) < _FEWEST:
         raise InputError(
-            f"an audit needs at least {_FEWEST} training texts and the same number of held-out "
-            f"texts that are not among them; there are {train:,} and {held_out:,}"
+            "an audit needs at least {fewest} training texts and the same number of held-out "
+            "texts that are not among them; there are {train:,} and {held_out:,}",
+            _FEWEST,
+            train,
+            held_out,
         )
 
 
@@ -287,7 +292,7 @@ def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
     size = filler.tokenizer.vocab_size
     lengths = {len(each["ids"]) for each in planted}
     if len(lengths) > 1 or 0 in lengths or max(max(each["ids"]) for each in planted) >= size:
-        raise InputError(f"{folder / CANARIES} is damaged, or of another vocabulary")
+        raise InputError("{folder} is damaged, or of another vocabulary", folder / CANARIES)
     known = np.flatnonzero(ordinary_tokens(size, filler.tokenizer.special_ids))
     others = np.random.default_rng(0).choice(known, (_OTHERS, lengths.pop()))
     sequences = [np.asarray(each["ids"]) for each in planted]

@@ -162,7 +162,7 @@ def describe(
         kind = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     elif text is not None:
         raise InputError(
-            f"{folder} contains no tokenizer for the text; give a number of tokens instead"
+            "{folder} contains no tokenizer for the text; give a number of tokens instead", folder
         )
     return _overview(
         structure,
@@ -237,7 +237,9 @@ def _shapes(
     if tokens is not None:
         longest = model.config.max_length or limits.LENGTH
         if not 1 <= tokens <= longest:
-            raise InputError(f"tokens is {tokens}; the model takes from 1 to {longest:,}")
+            raise InputError(
+                "tokens is {tokens}; the model takes from 1 to {longest:,}", tokens, longest
+            )
         return forward_shapes(model, [0] * tokens)
     if tokenizer is None:
         raise InputError("a text needs a tokenizer; give one, or a number of tokens")

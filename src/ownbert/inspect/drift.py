@@ -150,8 +150,10 @@ def drift(
         before, name = RowSummary.read(Path(opened.folder)), "the training rows"
         if before is None:
             raise InputError(
-                f"{folder} has no {TRAINING_ROWS}, which fit and finetune write; give earlier rows "
-                "with --reference"
+                "{folder} has no {training_rows}, which fit and finetune write; give earlier "
+                "rows with {--reference}",
+                folder,
+                TRAINING_ROWS,
             )
     else:
         before, name = _summary(opened, reference, None, progress), str(reference)

@@ -154,10 +154,13 @@ def analyse_errors(
     task: Any = predictor.task
     if task.name not in JUDGES:
         raise InputError(
-            f"{folder} is a model for {task.name}; ownbert errors supports {', '.join(JUDGES)}"
+            "{folder} is a model for {name}; ownbert errors supports {judges}",
+            folder,
+            task.name,
+            ", ".join(JUDGES),
         )
     if train is not None and task.reads_arrays:
-        raise InputError("training rows are compared by text vectors; omit --train")
+        raise InputError("training rows are compared by text vectors; omit {--train}")
     rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
     raws, decided = _answers(predictor, rows)
     judgement = JUDGES[task.name](task, rows, raws, decided)

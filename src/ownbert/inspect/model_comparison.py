@@ -180,22 +180,16 @@ def compare(
     compute = Compute(device, precision, network=network)
     opened = [open_folder(folder, compute, columns=columns) for folder in (first, second)]
     task = opened[0].task
-    names = [each.task.name for each in opened]
-    if names[0] != names[1]:
-        raise InputError(
-            f"{first} and {second} are for different tasks: {names[0]} and {names[1]}; compare "
-            "models for the same task"
-        )
-    if task.name not in JUDGES:
-        raise InputError(f"compare does not apply to {task.name}; it supports {', '.join(JUDGES)}")
+    _require_comparable(first, second, [each.task.name for each in opened])
     read = [
         read_labelled_rows(each.task, data, each.folder, skip_unlabelled=skip_unlabelled)
         for each in opened
     ]
     if len(read[0]) != len(read[1]):  # a folder that was trained with the option
-        raise InputError("one of the models leaves out rows without a label: use --skip-unlabelled")
+        left_out = "one of the models leaves out rows without a label: use {--skip-unlabelled}"
+        raise InputError(left_out)
     if [row.target for row in read[0]] != [row.target for row in read[1]]:
-        raise InputError(f"{first} and {second} read different labels from the rows")
+        raise InputError("{first} and {second} read different labels from the rows", first, second)
     decided = _decided(opened, read, progress)
     scored = [
         each.task.score(own, found).values
@@ -204,7 +198,9 @@ def compare(
     shared = [name for name in scored[0] if name in scored[1]]
     main = metric or next((name for name in task.metrics if name in shared), shared[0])
     if main not in shared:
-        raise InputError(f"there is no metric {main!r}; choose one of {', '.join(shared)}")
+        raise InputError(
+            "there is no metric {main!r}; choose one of {shared}", main, ", ".join(shared)
+        )
     clusters = _clusters(task, data, read[0], group)
     intervals = _intervals(opened, read, decided, clusters, shared)
     result = ModelComparison(
@@ -227,6 +223,19 @@ def compare(
         lead, *others = result_lead(result)
         write_page(Path(html), translated("two models"), [lead, *others], result_sections(result))
     return result
+
+
+def _require_comparable(first: Any, second: Any, tasks: Sequence[str]) -> None:
+    """Raise ``InputError`` if the models have different tasks, or one without such metrics."""
+    if tasks[0] != tasks[1]:
+        raise InputError(
+            "{first} and {second} are for different tasks: {tasks}; compare models for the same "
+            "task",
+            *(first, second, " and ".join(tasks)),
+        )
+    if tasks[0] not in JUDGES:
+        judges = ", ".join(JUDGES)
+        raise InputError("compare does not apply to {name}; it supports {judges}", tasks[0], judges)
 
 
 def _decided(

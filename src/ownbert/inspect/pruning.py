@@ -155,8 +155,12 @@ class Pruning:
         most = heads - len(whole.model.encoder.blocks)  # each layer keeps one
         if not 1 <= pruned <= most:
             raise InputError(
-                f"a share of {share:g} is {pruned} of {heads} heads; from 1 to {most} can be "
-                "pruned: each layer keeps at least one head"
+                "a share of {share:g} is {pruned} of {heads} heads; from 1 to {most} can be "
+                "pruned: each layer keeps at least one head",
+                share,
+                pruned,
+                heads,
+                most,
             )
         rounds = min(rounds, pruned)
 
@@ -184,7 +188,10 @@ class Pruning:
         layers = whole.model.config.num_hidden_layers
         if not 1 <= count < layers:
             raise InputError(
-                f"{count} of {layers} layers cannot be dropped; from 1 to {layers - 1} can"
+                "{count} of {layers} layers cannot be dropped; from 1 to {layers2} can",
+                count,
+                layers,
+                layers - 1,
             )
         return self._prune_in_rounds(
             whole, lambda labelled, number: labelled.model.keep_layers(layers - number), count
@@ -193,7 +200,9 @@ class Pruning:
     def _opened(self) -> LabelledModel:
         output = Path(self.output)
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise InputError(f"{output} already exists and is not empty; choose another folder")
+            raise InputError(
+                "{output} already exists and is not empty; choose another folder", output
+            )
         if not output.is_dir():
             refuse_unwritable(output)
         return self._with_rows(self.folder)

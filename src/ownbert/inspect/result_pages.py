@@ -63,7 +63,7 @@ def write_risk_page(path: Path, scores: Scores, *, title: str) -> None:
         InputError: the task has no such curve.
     """
     if not scores.risk:
-        raise InputError("--html is for models of one label per text or image")
+        raise InputError("{--html} is for models of one label per text or image")
     shares, errors = np.asarray(scores.risk).T
     rows = tuple((f"{x:.0%}", f"{np.interp(x, shares, errors):.2%}") for x in _SHARES)
     columns = (translated("share answered"), translated("share wrong"))

@@ -140,7 +140,7 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
     """
     top = Path(folder)
     if not top.is_dir():
-        raise InputError(f"no such folder: {top}")
+        raise InputError("no such folder: {top}", top)
     runs, broken = [], []
     for candidate in _candidates(top):
         try:
@@ -150,7 +150,7 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
             broken.append(str(error))
     if not runs:
         why = f": {broken[0]}" if broken else f" (folders with {LOG} and {RECIPE})"
-        raise InputError(f"no runs in {top}{why}")
+        raise InputError("no runs in {top}{why}", top, why)
     return RunList(_sorted(runs, sort), broken)
 
 
@@ -164,7 +164,7 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
         return _read_fit(folder, name or folder.name)
     for needed in (RECIPE, LOG):
         if not (folder / needed).exists():
-            raise InputError(f"{folder} has no {needed}")
+            raise InputError("{folder} has no {needed}", folder, needed)
     settings = dict(_flat(_recipe(folder / RECIPE)))
     rows = list(read_log(folder))
     written = (folder / LOG).stat().st_mtime
@@ -204,7 +204,9 @@ def _read_fit(folder: Path, name: str) -> RunSummary:
             scores = {metric: row["score"], f"test_{metric}": row["test_score"]}
             last = {k: float(v) for k, v in scores.items() if v is not None}
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
-        raise InputError(f"{folder} has a damaged {REPORT if report else _FIT}") from None
+        raise InputError(
+            "{folder} has a damaged {report}", folder, REPORT if report else _FIT
+        ) from None
     ago = time.time() - written
     active = f"active {max(0, round(ago))} s ago" if ago < _ACTIVE else "stopped, resumable"
     return RunSummary(
@@ -269,7 +271,7 @@ def _candidates(top: Path) -> Iterator[Path]:
 def _recipe(path: Path) -> dict[str, Any]:
     recipe = read_yaml(path)
     if not isinstance(recipe, dict):
-        raise InputError(f"{path} is not a recipe: it has no sections")
+        raise InputError("{path} is not a recipe: it has no sections", path)
     return recipe
 
 
@@ -377,7 +379,9 @@ def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
         return sorted(runs, key=lambda run: _order(run.settings.get(names[0])))
     known = ", ".join([*_KEYS, *metrics])
     raise InputError(
-        f"cannot sort by {sort!r}; sort by {known}, or by a setting such as learning_rate"
+        "cannot sort by {sort!r}; sort by {options}, or by a setting such as learning_rate",
+        sort,
+        known,
     )
 
 

@@ -67,16 +67,27 @@ def translated(text: str, /, *values: Any) -> str:
     is looked up sentence by sentence, and unknown sentences are unchanged.
     """
     if values or isinstance(text, Message):
-        return Message(text, *values).shown()
+        message = Message(text, *values)
+        if _is_template(message):
+            return message.shown()
+        text = str(message)
     if current_language() == ENGLISH:
         return text
     return _translated(text)
 
 
+def _is_template(message: Message) -> bool:
+    """Whether a message is translated by its template, not yet as a finished sentence."""
+    nested = any(isinstance(value, Message) for value in message.values.values())
+    return nested or current_language() == ENGLISH or message.template in _table()
+
+
 def translated_message(text: str) -> str:
     """Translate an error message, including a location at its start."""
     if isinstance(text, Message):
-        return text.shown()
+        if _is_template(text):
+            return text.shown()
+        text = str(text)
     if current_language() == ENGLISH:
         return text
     shown = _translated(text)

@@ -108,7 +108,7 @@ class Model(nn.Module):
         needed = any(spec.needs_pooler for spec in specs)
         if needed and pooler is False:
             kinds = ", ".join(self.specs)
-            raise InputError(f"heads {kinds} need a pooler; do not disable it")
+            raise InputError("heads {kinds} need a pooler; do not disable it", kinds)
         has_pooler = pooler if pooler is not None else needed or not specs
         self.pooler = Pooler(config) if has_pooler else None
         self.initialize()
@@ -263,7 +263,7 @@ class Model(nn.Module):
                 ``ownbert.load``.
         """
         if not isinstance(folder, str | os.PathLike):
-            raise InputError(f"save_pretrained needs a folder, not {in_short(folder)}")
+            raise InputError("save_pretrained needs a folder, not {folder}", in_short(folder))
         if self.padded_call is None:
             raise InputError("write this model with ownbert.save(model, folder)")
         self.padded_call.save(self, folder)
@@ -323,7 +323,9 @@ class Model(nn.Module):
             raise InputError("the model weights all layers (layer_gate): none can be dropped")
         if type(count) is not int or not 1 <= count < config.num_hidden_layers:
             raise InputError(
-                f"{in_short(count)} layers cannot be kept: the model has {config.num_hidden_layers}"
+                "{count} layers cannot be kept: the model has {num_hidden_layers}",
+                in_short(count),
+                config.num_hidden_layers,
             )
         kept = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
         self.encoder.blocks = self.encoder.blocks[:count]
@@ -341,11 +343,15 @@ class Model(nn.Module):
         """
         self._refuse_decoder()
         if not isinstance(words, nn.Embedding):
-            raise InputError(f"set_words needs a torch.nn.Embedding, not a {type(words).__name__}")
+            raise InputError(
+                "set_words needs a torch.nn.Embedding, not a {kind}", type(words).__name__
+            )
         old, size = self.encoder.embeddings.word, words.num_embeddings
         if words.embedding_dim != old.embedding_dim:
             raise InputError(
-                f"the new word table is {words.embedding_dim} wide; it must be {old.embedding_dim}"
+                "the new word table is {embedding_dim} wide; it must be {old_embedding_dim}",
+                words.embedding_dim,
+                old.embedding_dim,
             )
         if size != self.config.vocab_size:
             self.resize(size)

@@ -316,8 +316,9 @@ def _require_plain_pooling(spec: HeadSpec) -> None:
     if spec.pooling not in ("first", "mean", "max") or spec.segments is not None:
         name = spec.pooling if spec.segments is None else f"{spec.segments} over segments"
         raise InputError(
-            f"word features support pooling first, mean or max, not {name}; long texts are "
-            "truncated"
+            "word features support pooling first, mean or max, not {name}; long texts are "
+            "truncated",
+            name,
         )
 
 
@@ -347,4 +348,4 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         return BeamSpanHead(config)
     if spec.kind == "discriminator":
         return DiscriminatorHead(config, spec)
-    raise InputError(f"head {spec.kind!r} is not known; use one of {', '.join(HEADS)}")
+    raise InputError("head {kind!r} is not known; use one of {heads}", spec.kind, ", ".join(HEADS))

@@ -74,7 +74,7 @@ class RecurrentPooling(nn.Module):
         super().__init__()
         size = config.hidden_size
         if size % 2:
-            raise InputError(f"recurrent pooling halves hidden_size; {size} must be even")
+            raise InputError("recurrent pooling halves hidden_size; {size} must be even", size)
         self.recurrent = self.layer(size, size // 2, bidirectional=True)
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:

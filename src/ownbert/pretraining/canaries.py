@@ -45,8 +45,13 @@ def plant(
     free = np.flatnonzero(~split.held & (split.ends - starts >= _ROOM * LENGTH))
     if len(free) < sum(times):
         raise InputError(
-            f"{count} canaries are planted in {sum(times)} documents of {_ROOM * LENGTH} tokens "
-            f"or more, but {store.folder} has {len(free)} for training; use fewer"
+            "{count} canaries are planted in {times} documents of {room} tokens or more, but "
+            "{folder} has {count2} for training; use fewer",
+            count,
+            sum(times),
+            _ROOM * LENGTH,
+            store.folder,
+            len(free),
         )
     places = iter(starts[rng.choice(free, sum(times), replace=False)].tolist())
     # A private memory map: pages are changed in memory only.

@@ -115,8 +115,9 @@ class PretrainModel(CheckedSettings, name="model"):
             raise InputError("model.init_counts needs model.init_from")
         if self.init_from and self.size != PretrainModel.size:
             raise InputError(
-                f"model.size {self.size} does not apply to model.init_from, which has its own; "
-                "omit one of them"
+                "model.size {size} does not apply to model.init_from, which has its own; omit "
+                "one of them",
+                self.size,
             )
 
 
@@ -182,23 +183,28 @@ class PretrainTask(CheckedSettings, name="task"):
             positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
         names, chosen = set(self.objectives), objectives_of(self.objectives)
         if len(names) < len(self.objectives):
-            raise InputError(f"task.objectives names one twice: {', '.join(self.objectives)}")
+            raise InputError(
+                "task.objectives names one twice: {objectives}", ", ".join(self.objectives)
+            )
         for one in chosen:
             if one.alone and len(names) > 1:
                 raise InputError(
-                    f"task.objectives has {one.name}, which trains another architecture "
-                    f"({one.network}) and cannot be combined with others"
+                    "task.objectives has {name}, which trains another architecture ({network}) "
+                    "and cannot be combined with others",
+                    one.name,
+                    one.network,
                 )
         if not any(one.predicts for one in chosen):
             *first, last = (name for name, one in PRETRAINING.items() if one.predicts)
             raise InputError(
-                f"task.objectives must have {', '.join(first)} or {last}; the others are optional "
-                "additions"
+                "task.objectives must have {first} or {last}; the others are optional additions",
+                ", ".join(first),
+                last,
             )
         for one in chosen:
             one.require(names)
             if not one.samples and self.softmax == "sampled":
-                raise InputError(f"task.softmax sampled does not support {one.name}")
+                raise InputError("task.softmax sampled does not support {name}", one.name)
 
     @property
     def rate(self) -> float:
@@ -261,26 +267,30 @@ class PretrainRecipe(CheckedSettings):
             total = sum(phase.share for phase in self.phases)
             if abs(total - 1) > 1e-6:
                 raise InputError(
-                    f"the shares of the phases add up to {total:g}; they must add up to 1"
+                    "the shares of the phases add up to {total:g}; they must add up to 1", total
                 )
         used = set[str]().union(*(one.uses for one in objectives_of(self.objectives)))
         for name in ("masking", "mask_rate", "ngram", "span_length"):
             if name not in used and getattr(self.task, name) != getattr(PretrainTask, name):
                 # Not refused, because runs with such recipes can be resumed.
                 names = ", ".join(sorted(self.objectives))
-                warn_of_input(f"task.{name} does not apply to {names} and has no effect")
+                warn_of_input(
+                    "task.{name} does not apply to {names} and has no effect", name, names
+                )
         for one in objectives_of(self.objectives):
             if one.network is None:
                 continue
             if self.model.init_from:
                 raise InputError(
-                    f"model.init_from starts from a BERT, but {one.name} trains another "
-                    f"architecture ({one.network})"
+                    "model.init_from starts from a BERT, but {name} trains another architecture "
+                    "({network})",
+                    one.name,
+                    one.network,
                 )
             if not all(one.name in task.objectives for task, _ in self.parts):
                 raise InputError(
-                    f"a phase with {one.name} needs it in all phases: it trains another "
-                    "architecture"
+                    "a phase with {name} needs it in all phases: it trains another architecture",
+                    one.name,
                 )
 
     @property

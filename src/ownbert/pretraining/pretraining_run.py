@@ -182,7 +182,9 @@ class Pretraining(TrainingRun):
         if run.max_steps is None and run.max_minutes is None:
             run = replace(run, max_minutes=DEFAULT_MINUTES)
         if run.max_steps and any(run.max_steps * p.share < 1 for p in recipe.phases):
-            raise InputError(f"{run.max_steps} steps are too few: a phase would have none")
+            raise InputError(
+                "{max_steps} steps are too few: a phase would have none", run.max_steps
+            )
         task = replace(recipe.task, softmax=self._softmax(recipe))
         optim = replace(recipe.optim, learning_rate=rate)
         return replace(recipe, task=task, optim=optim, run=run)
@@ -366,9 +368,11 @@ def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
     others = sorted(recipe.objectives - known)
     if store.tags and others:
         raise InputError(
-            f"task.objectives has {others[0]}, which does not read the word features of "
-            f"{store.folder}; use {', '.join(sorted(known))} (with mlm), or prepare the "
-            "store without --feature-columns"
+            "task.objectives has {others}, which does not read the word features of {folder}; "
+            "use {options} (with mlm), or prepare the store without {--feature-columns}",
+            others[0],
+            store.folder,
+            ", ".join(sorted(known)),
         )
 
 

@@ -143,12 +143,16 @@ def read_counts(path: str | Path) -> dict[str, int]:
         is_count = count.isascii() and count.isdecimal() and len(count) <= _MOST_DIGITS
         if len(parts) != 2 or not token or not is_count:
             raise InputError(
-                f"{path}, line {number}: {line[:60]!r} is not a token and a count; write them as "
-                f"token, tab, integer of at most {_MOST_DIGITS} digits"
+                "{path}, line {number}: {line!r} is not a token and a count; write them as "
+                "token, tab, integer of at most {most_digits} digits",
+                path,
+                number,
+                line[:60],
+                _MOST_DIGITS,
             )
         counts[token] = counts.get(token, 0) + int(count)
     if not counts:
-        raise InputError(f"{path} contains no counts; each line must have a token and a count")
+        raise InputError("{path} contains no counts; each line must have a token and a count", path)
     return counts
 
 
@@ -300,14 +304,20 @@ def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe
     longest = recipe.longest
     if config.positions.limited and longest > config.longest:
         raise InputError(
-            f"data.max_length is {longest}, but {path / CONFIG} has max_position_embeddings "
-            f"{config.max_position_embeddings}; use at most that, or start from another model"
+            "data.max_length is {longest}, but {path} has max_position_embeddings "
+            "{max_position_embeddings}; use at most that, or start from another model",
+            longest,
+            path / CONFIG,
+            config.max_position_embeddings,
         )
     pairs = next((task.pairs for task, _ in recipe.parts if task.pairs), None)
     if pairs and config.type_vocab_size < 2:
         raise InputError(
-            f"task.objectives has {pairs}, but {path / CONFIG} has type_vocab_size "
-            f"{config.type_vocab_size}; pairs need 2: use only mlm"
+            "task.objectives has {pairs}, but {path} has type_vocab_size {type_vocab_size}; "
+            "pairs need 2: use only mlm",
+            pairs,
+            path / CONFIG,
+            config.type_vocab_size,
         )
     objectives = recipe.objectives
     return replace(
@@ -367,14 +377,17 @@ def _describe_bert(path: Path) -> Description:
     model_type = str(values.get("model_type"))
     if model_type not in BERT_TYPES:
         raise InputError(
-            f"{path / CONFIG}: model_type is {model_type!r}; pretraining can start from 'bert' "
-            "only (BERT itself, and MiniLM, SciBERT and others of its structure)"
+            "{path}: model_type is {model_type!r}; pretraining can start from 'bert' only (BERT "
+            "itself, and MiniLM, SciBERT and others of its structure)",
+            path / CONFIG,
+            model_type,
         )
     description = describe(path, values=values, any_architecture=True)
     if description.config.add_cross_attention:
         raise InputError(
-            f"{path / CONFIG}: add_cross_attention is true, but pretraining has nothing to "
-            "attend to: use a model without it"
+            "{path}: add_cross_attention is true, but pretraining has nothing to attend to: use "
+            "a model without it",
+            path / CONFIG,
         )
     return description
 

@@ -18,6 +18,7 @@ from ownbert.files.writing import (
     remove_empty,
     uninterrupted,
 )
+from ownbert.language.messages import Option
 from ownbert.run.file_names import BLEND, CARD, ENSEMBLE
 
 
@@ -52,20 +53,26 @@ def refuse_taken(
     if inside and not beside:
         if looked_in is not None:
             raise InputError(
-                f"{target} is inside the folder of the model; write to another folder, or to "
-                f"{source / looked_in}, where --engine {to} looks for the file"
+                "{target} is inside the folder of the model; write to another folder, or to "
+                "{source}, where {engine} looks for the file",
+                target,
+                source / looked_in,
+                Option("--engine", to),
             )
-        raise InputError(f"{target} is inside the folder of the model; write to another folder")
+        raise InputError(
+            "{target} is inside the folder of the model; write to another folder", target
+        )
     if target.exists() and not target.is_dir():
-        raise InputError(f"{target} is a file; -o must name a folder")
+        raise InputError("{target} is a file; {-o} must name a folder", target)
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise InputError(
-            f"{target} already contains files; choose another folder, or replace them with "
-            "--overwrite"
+            "{target} already contains files; choose another folder, or replace them with "
+            "{--overwrite}",
+            target,
         )
     if target.is_dir() and any(target.iterdir()) and not beside and not has_sign(target, signs):
         raise InputError(
-            f"{target} contains files that ownbert has not written; choose another folder"
+            "{target} contains files that ownbert has not written; choose another folder", target
         )
 
 
@@ -103,6 +110,6 @@ def _move(new: Path, target: Path) -> None:
         if path.is_dir():
             make_folder(place)
         elif place.is_dir():
-            raise InputError(f"cannot write {place}: it is a folder, a file name is needed")
+            raise InputError("cannot write {place}: it is a folder, a file name is needed", place)
         elif path.name != CARD or not place.exists() or is_ours(place):
             os.replace(path, place)

@@ -13,6 +13,7 @@ from ownbert.exceptions import InputError
 from ownbert.files.folders import refuse_both, refuse_foreign
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder
+from ownbert.language.messages import Option
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE, REPORT
 from ownbert.settings import resolve, settings_of
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
@@ -64,7 +65,7 @@ class RunFolder:
         refuse_both(resume=self.resume, overwrite=overwrite)
         self._reserved = False
         if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{path} is a file; -o must name a folder")
+            raise InputError("{path} is a file; {-o} must name a folder", path)
         self._refuse_taken()
         state = find_state(self.path, resume_step) if self.resume else None
         self.saved = None if state is None else SavedState.read(state)
@@ -78,11 +79,14 @@ class RunFolder:
         trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None
         if trained and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already contains a model; continue with --resume, start over with "
-                "--overwrite, or choose another folder"
+                "{path} already contains a model; continue with {--resume}, start over with "
+                "{--overwrite}, or choose another folder",
+                self.path,
             )
         if (self.path / BLEND).exists() and not self.overwrite:  # ``predict`` would use the blend
-            raise InputError(f"{self.path} already contains a model; replace it with --overwrite")
+            raise InputError(
+                "{path} already contains a model; replace it with {--overwrite}", self.path
+            )
 
     def resolve(self, kind: type[T], **given: Any) -> T:
         """Resolve the recipe of the run; a resumed run starts from the recipe in the folder.
@@ -105,8 +109,12 @@ class RunFolder:
             changeable = {name for name, setting in settings_of(kind).items() if setting.resumable}
             for name, old, new in _differences(asdict(before), asdict(now), changeable):  # pyright: ignore
                 raise InputError(
-                    f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; keep it "
-                    "as it was, or start over with --overwrite"
+                    "cannot resume {path}: {name} was {old!r} and is now {new!r}; keep it as it "
+                    "was, or start over with {--overwrite}",
+                    self.path,
+                    name,
+                    old,
+                    new,
                 )
         self._refuse_inputs(now)
         return now, before
@@ -128,8 +136,10 @@ class RunFolder:
         refuse_foreign(self.path, [*self.written(), *([] if reusable else TOKENIZER_FILES)])
         if vocabularies and not self.overwrite and not reusable and has_tokenizer(self.path):
             raise InputError(
-                f"{self.path} has a different vocabulary than the token store; prepare the store "
-                f"again with --tokenizer {self.path}, or choose another folder"
+                "{path} has a different vocabulary than the token store; prepare the store "
+                "again with {tokenizer}, or choose another folder",
+                self.path,
+                Option("--tokenizer", self.path),
             )
 
     def reserve(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
@@ -184,7 +194,9 @@ class RunFolder:
         for value in inputs:
             input_path = Path(value).resolve()
             if any(path == input_path or path in input_path.parents for path in replaced):
-                raise InputError(f"{value} is in {self.path}, which would be overwritten")
+                raise InputError(
+                    "{value} is in {path}, which would be overwritten", value, self.path
+                )
 
 
 def _differences(

@@ -116,7 +116,7 @@ class ServedModel:
         if self.predictor is not None:
             self.operations.insert(0, self.predictor.task.name)
         elif threshold is not None:
-            raise InputError(f"{folder} predicts no labels, so --threshold does not apply")
+            raise InputError("{folder} predicts no labels, so {--threshold} does not apply", folder)
         self.task = "fill" if self.filler is not None else self.operations[0]
 
     def _load(self) -> None:
@@ -124,7 +124,7 @@ class ServedModel:
         given: Any = {"device": self.compute.device, "precision": self.compute.precision}
         if (kind := generator_in(self.folder)) is not None:
             if engine not in (None, TORCH, AUTO):
-                raise InputError(f"{self.folder} translates, which only torch supports")
+                raise InputError("{folder} translates, which only torch supports", self.folder)
             self.translator = kind.door("translate")(self.folder, **given)
             return
         if is_index(self.folder):  # uses the precision it was built with

@@ -41,12 +41,14 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
             name, folder = "", each
         path = model_folder(folder)
         if not path.is_dir():
-            raise InputError(f"no such folder: {folder}")
+            raise InputError("no such folder: {folder}", folder)
         name = name or path.resolve().name
         if not name or len(name) > _LONGEST_NAME or _SLASHES.search(name) or not name.isprintable():
-            raise InputError(f"{name[:40]!r} cannot be the name of a model; write NAME={folder}")
+            raise InputError(
+                "{name!r} cannot be the name of a model; write NAME={folder}", name[:40], folder
+            )
         if name in found:
-            raise InputError(f"two models are named {name}; write OTHER={folder}")
+            raise InputError("two models are named {name}; write OTHER={folder}", name, folder)
         found[name] = path
     return found
 
@@ -68,8 +70,10 @@ def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
     )
     if size > gigabytes * 1e9:
         raise InputError(
-            f"the weights take {size / 1e9:.1f} GB, and --max-memory is {gigabytes:g}; serve fewer "
-            "models, or allow more"
+            "the weights take {size:.1f} GB, and {--max-memory} is {gigabytes:g}; serve fewer "
+            "models, or allow more",
+            size / 1000000000.0,
+            gigabytes,
         )
 
 
@@ -86,12 +90,12 @@ def read_key(path: Path) -> str:
         InputError: the file is readable by others, or empty.
     """
     if not path.is_file():
-        raise InputError(f"no such file: {path}")
+        raise InputError("no such file: {path}", path)
     if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        raise InputError(f"{path} can be read by others; chmod 600 {path}")
+        raise InputError("{path} can be read by others; chmod 600 {path}", path)
     key = path.read_text(encoding="utf-8", errors="replace").strip()
     if not key or len(key.split()) != 1 or not key.isascii():
-        raise InputError(f"{path} has no key: it must contain one word of ASCII characters")
+        raise InputError("{path} has no key: it must contain one word of ASCII characters", path)
     return key
 
 
@@ -102,7 +106,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         InputError: the address is not local, or the port is in use.
     """
     if not host.strip():
-        raise InputError("--host is empty; 0.0.0.0 is every address of this machine")
+        raise InputError("{--host} is empty; 0.0.0.0 is every address of this machine")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # With an explicit protocol asyncio sets TCP_NODELAY.
@@ -164,7 +168,7 @@ def serve(
     named = named_folders(folders)
     if threshold is not None and len(named) > 1:
         raise InputError(
-            "--threshold is for a single folder; store thresholds with ownbert evaluate "
+            "{--threshold} is for a single folder; store thresholds with ownbert evaluate "
             "--save-threshold"
         )
     require_memory(list(named.values()), max_memory)

@@ -61,8 +61,10 @@ def warn_if_headless(path: Source, names: Sequence[str]) -> None:
     ):
         shown = in_short(shown_columns(names))
         warn_of_input(
-            f"{path}: the first line, {shown}, is read as a header, not as a row; if it is a row, "
-            "add a header line before it, such as text"
+            "{path}: the first line, {shown}, is read as a header, not as a row; if it is a "
+            "row, add a header line before it, such as text",
+            path,
+            shown,
         )
 
 

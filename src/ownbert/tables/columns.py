@@ -13,7 +13,7 @@ from typing import Any
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import open_text
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.settings import setting
 from ownbert.tables.column_proposals import (
     are_numbers,
@@ -212,7 +212,9 @@ def find_columns(
     names, given = columns(path), given or ColumnNames()
     wanted = [spec for spec in specs if labelled or not spec.labelled]
     if pair is False and given.second is not None:
-        raise InputError(f"{path}: the model was trained on single texts; omit --second-column")
+        raise InputError(
+            "{path}: the model was trained on single texts; omit {--second-column}", path
+        )
     found: dict[str, tuple[str, ...]] = {}
 
     def free() -> list[str]:
@@ -254,7 +256,7 @@ def find_columns(
             raise InputError(_missing(path, names, spec, _proposals(path, names, wanted, found)))
     used = [name for several in found.values() for name in several]
     if twice := [name for name in used if used.count(name) > 1]:
-        raise InputError(f"{path}: the column {twice[0]!r} cannot be used twice")
+        raise InputError("{path}: the column {twice!r} cannot be used twice", path, twice[0])
     return found
 
 
@@ -273,7 +275,7 @@ def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None)
     if named is not None:
         named = require_column(names, named, source=path, option="--id-column")
         if named in taken:
-            raise InputError(f"{path}: the column {named!r} cannot be used twice")
+            raise InputError("{path}: the column {named!r} cannot be used twice", path, named)
         return (named,)
     lower = _by_lower([name for name in names if names.count(name) == 1 and name not in taken])
     usual = next((lower[name] for name in _IDS if name in lower), None)
@@ -419,8 +421,10 @@ def _proposals(
     labels = propose_labels(path, left, taken, numbers=spec is not None and spec.several)
     if text is not None and kind_of(path) == "delimited" and is_headless(path, text, [*labels]):
         raise InputError(
-            f"{path}: the first line ({in_short(shown_columns(names))}) seems to be a row; add a "
-            "header line with the column names before it, such as text and label"
+            "{path}: the first line ({names}) seems to be a row; add a header line with the "
+            "column names before it, such as text and label",
+            path,
+            in_short(shown_columns(names)),
         )
     if spec is not None:
         bits = bit_columns(path, [name for name in left if name not in taken])
@@ -441,27 +445,39 @@ def _missing(
     """The error message for a file without a required column."""
     shown = shown_columns(names)
     if spec.prefixes:
-        return (
-            f"{path}: cannot tell which columns hold the choices (choices, a list; or choice0, "
-            "choice1, ...); name the column of lists, or the prefix before the numbers, with "
-            f"{spec.option}; the columns are: {shown}"
+        return Message(
+            "{path}: cannot tell which columns hold the choices (choices, a list; or "
+            "choice0, choice1, ...); name the column of lists, or the prefix before the "
+            "numbers, with {option}; the columns are: {shown}",
+            path,
+            Option(spec.option),
+            shown,
         )
     if spec.role == "second" and spec.pairs:
-        return (
-            f"{path} has one text per row, but two are needed; name their columns with "
-            f"--text-column and --second-column; the columns are: {shown}"
+        return Message(
+            "{path} has one text per row, but two are needed; name their columns with "
+            "{--text-column} and {--second-column}; the columns are: {shown}",
+            path,
+            shown,
         )
-    start = f"no column {spec.what}"
+    start = Message("no column {what}", Message(spec.what))
     if spec.set_aside is not None:
-        start = f"cannot tell which column holds the {spec.what}"
+        start = Message("cannot tell which column holds the {what}", Message(spec.what))
     if spec.set_aside is not None and proposals:
-        return (
-            f"{path}: {start}; name it, such as {' and '.join(proposals)}; the columns (from the "
-            f"first line) are: {shown}"
+        return Message(
+            "{path}: {start}; name it, such as {proposals}; the columns (from the first "
+            "line) are: {shown}",
+            path,
+            start,
+            " and ".join(proposals),
+            shown,
         )
-    return (
-        f"{path}: {start}; name it with {spec.option}; the columns (from the first line) are: "
-        f"{shown}"
+    return Message(
+        "{path}: {start}; name it with {option}; the columns (from the first line) are: {shown}",
+        path,
+        start,
+        Option(spec.option),
+        shown,
     )
 
 

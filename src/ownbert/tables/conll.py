@@ -128,7 +128,9 @@ def read_conll(
             )
             line, words, sentence_tags, features = 0, [], [], []
     if layout.header:
-        warn_of_input(f"{layout.path}, line {layout.header} names the columns and is skipped")
+        warn_of_input(
+            "{path}, line {header} names the columns and is skipped", layout.path, layout.header
+        )
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -153,7 +155,7 @@ def _layout(
         if line and not line.startswith("#"):
             break
     if not first:
-        raise InputError(f"{path} is empty")
+        raise InputError("{path} is empty", path)
     tabs = "\t" in line
     width = len(_fields(line, tabs))
     numbered = tabs and width == _CONLLU and bool(_FIRST_NUMBER.fullmatch(_fields(line, tabs)[0]))
@@ -166,11 +168,13 @@ def _layout(
         last = width - 1 if tag is None else _column(path, "--label-column", tag, width)
     index = 0 if word is None else _column(path, "--text-column", word, width)
     if index == last:
-        raise InputError(f"{path}: column {index + 1} cannot be both the word and the tag")
+        raise InputError(
+            "{path}: column {index} cannot be both the word and the tag", path, index + 1
+        )
     names = [] if features is None else [name.strip() for name in features.split(",")]
     numbers = tuple(_column(path, "--feature-columns", name, width) for name in names)
     if repeated := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
-        raise InputError(f"{path}: column {repeated[0] + 1} cannot be used twice")
+        raise InputError("{path}: column {repeated} cannot be used twice", path, repeated[0] + 1)
     tag_index = width - 1 if last is None else last
     named = _names_columns(path, first, line, tabs, index, tag_index)
     return _Layout(path, first, tabs, width, index, last, numbers, first if named else 0, numbered)
@@ -193,8 +197,12 @@ def _names_columns(path: Path, first: int, line: str, tabs: bool, word: int, tag
 def _column(path: Path, option: str, given: str, width: int) -> int:
     if not given.isdecimal() or not 1 <= int(given) <= width:
         raise InputError(
-            f"{path} has no column {given!r} ({option}); its lines are CoNLL columns, "
-            f"numbered from 1 to {width}"
+            "{path} has no column {value!r} ({option}); its lines are CoNLL columns, numbered "
+            "from 1 to {width}",
+            path,
+            given,
+            option,
+            width,
         )
     return int(given) - 1
 

@@ -53,7 +53,7 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[_Row]]:
     """
     rows = all_rows(path, open_text(path, keep_returns=True))
     if (header := next(rows, None)) is None:
-        raise InputError(f"{path} is empty")
+        raise InputError("{path} is empty", path)
     names = [name.strip() for name in header[1]]
     rows = _after_header(path, names, rows)
     return names, without_empty_end(path, rows, lambda row: len(row) > 1 and not any(row))
@@ -76,7 +76,12 @@ def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Ite
         yield number, fields
     if repeated:
         times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
-        warn_of_input(f"{path}, line {repeated[0]} repeats the header and is skipped{times}")
+        warn_of_input(
+            "{path}, line {repeated} repeats the header and is skipped{times}",
+            path,
+            repeated[0],
+            times,
+        )
 
 
 def _wrong_count(path: Path, number: int, found: int, wanted: int) -> str:

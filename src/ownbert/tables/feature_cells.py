@@ -57,8 +57,10 @@ def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
     """The items of a list, which csv represents as text, or of a space-separated text."""
     if is_written_list(value) and (value := text_list(value)) is None:
         raise InputError(
-            f'{where}: {column!r} looks like a list but is not valid; write it as ["one", '
-            '"two"], with double quotes, or separate the items by spaces'
+            '{where}: {column!r} looks like a list but is not valid; write it as ["one", '
+            '"two"], with double quotes, or separate the items by spaces',
+            where,
+            column,
         )
     if isinstance(value, list):
         return tuple(as_text(item, column, where) for item in value)
@@ -69,6 +71,8 @@ def refuse_plain_text(path: Any, names: str | None) -> None:
     """Raise ``InputError`` if rows are plain texts and the model needs the columns ``names``."""
     if names is not None:
         raise InputError(
-            f"{path} is plain text; the model also reads word features (the columns {names}), so "
-            "it needs a table"
+            "{path} is plain text; the model also reads word features (the columns {names}), so "
+            "it needs a table",
+            path,
+            names,
         )

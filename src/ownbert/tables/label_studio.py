@@ -61,7 +61,8 @@ def read_export(path: str | Path) -> MemoryTable:
             chosen = [_choices(each, where) for each in annotations if not each["was_cancelled"]]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
-                f"{where} is not a task of a Label Studio JSON export, with data and annotations"
+                "{where} is not a task of a Label Studio JSON export, with data and annotations",
+                where,
             ) from None
         label = next((each for each in reversed(chosen) if each), [None])
         rows.append({**data, _LABEL: label[0] if len(label) == 1 else label})

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short
+from ownbert.language.messages import Message
 from ownbert.tables.missing_values import is_missing, is_missing_number, marks_missing
 from ownbert.tables.number_notation import NUMBER, STRAY_SHARE, decimal_numbers, stray_texts
 from ownbert.tables.tables import as_text
@@ -85,15 +86,25 @@ class LabelCells:
             reason = f"the {what} (column {self.column!r}) is empty"
             if first.strip():
                 reason = f"the {what} (column {self.column!r}) is missing: {first.strip()!r}"
-        advice = f"; a {what} is needed, or --skip-unlabelled"
+        advice = Message("; a {what} is needed, or {--skip-unlabelled}", what)
         if len(missing) > 1:
-            advice = f"; {len(missing):,} of {len(self.values):,} rows have none: remove them"
-            advice += (
-                " (--skip-unlabelled leaves them out), or pass their texts to fit with --unlabelled"
+            where = (
+                Message(
+                    " ({--skip-unlabelled} leaves them out), or pass their texts to fit with "
+                    "{--unlabelled}"
+                )
                 if training
-                else " (--skip-unlabelled of fit, evaluate, compare and errors leaves them out)"
+                else Message(
+                    " ({--skip-unlabelled} of fit, evaluate, compare and errors leaves them out)"
+                )
             )
-        raise InputError(f"{self.places[missing[0]]}: {reason}{advice}")
+            advice = Message(
+                "; {count:,} of {rows:,} rows have none: remove them{where}",
+                len(missing),
+                len(self.values),
+                where,
+            )
+        raise InputError("{places}: {reason}{advice}", self.places[missing[0]], reason, advice)
 
 
 class LabelSets(NamedTuple):
@@ -156,8 +167,9 @@ def label_sets(
     for value, place in zip(cells.values, cells.places, strict=True):
         if value is None or (isinstance(value, float) and value != value):
             raise InputError(
-                f"{place}: the labels are missing or null; write [] for no labels, or use "
-                "--skip-unlabelled"
+                "{place}: the labels are missing or null; write [] for no labels, or use "
+                "{--skip-unlabelled}",
+                place,
             )
     values, note = as_lists(cells, strict=True), ""
     if size := vector_size(values, cells.places):
@@ -178,7 +190,7 @@ def label_sets(
     parts: list[list[Any]] = []
     for value, place in zip(values, cells.places, strict=True):
         if isinstance(value, list) and any(isinstance(part, list) for part in value):
-            raise InputError(f"{place}: a list of labels must not contain further lists")
+            raise InputError("{place}: a list of labels must not contain further lists", place)
         if isinstance(value, str):
             one = separator is None or value.strip() in known
             parts.append([value] if one else value.split(separator))
@@ -187,8 +199,9 @@ def label_sets(
     for labels, place in zip(parts, cells.places, strict=True):
         if any(isinstance(part, float) and part % 1 for part in labels):
             raise InputError(
-                f"{place}: the labels are decimal numbers, not names; to predict numbers, give "
-                "each its own column and use the task regress"
+                "{place}: the labels are decimal numbers, not names; to predict numbers, give "
+                "each its own column and use the task regress",
+                place,
             )
     parts = [[part for part in labels if not is_missing(part)] for labels in parts]
     flat = [part for labels in parts for part in labels]
@@ -210,8 +223,11 @@ def sets_of_columns(
         for value, place in zip(values, places, strict=True):
             if _bit(value) is None:
                 raise InputError(
-                    f"{place}: column {name!r} has {in_short(value)}; the column of a label must "
-                    "contain only 0 and 1"
+                    "{place}: column {name!r} has {value}; the column of a label must contain "
+                    "only 0 and 1",
+                    place,
+                    name,
+                    in_short(value),
                 )
     rows = zip(*columns.values(), strict=True)
     return [tuple(n for n, v in zip(columns, row, strict=True) if is_on(v)) for row in rows]
@@ -385,8 +401,10 @@ def as_lists(cells: LabelCells, *, strict: bool = False) -> list[Any]:
     for i in bracketed:
         if parsed[i] is None:
             raise InputError(
-                f"{cells.places[i]}: the labels start with {first[i]} but are not a JSON list; "
-                'write them as ["one", "two"], with double quotes'
+                "{places}: the labels start with {first} but are not a JSON list; write them as "
+                '["one", "two"], with double quotes',
+                cells.places[i],
+                first[i],
             )
     pairs = zip(cells.values, parsed, strict=True)
     return [value if items is None else items for value, items in pairs]
@@ -410,8 +428,10 @@ def vector_size(values: Sequence[Any], places: Sequence[str]) -> int:
     other = next(i for i, value in enumerate(values) if len(value) != size)
     if repeated:
         raise InputError(
-            f"{places[other]}: the label vector has {len(values[other])} elements, but that of "
-            f"the first row has {size}"
+            "{places}: the label vector has {count} elements, but that of the first row has {size}",
+            places[other],
+            len(values[other]),
+            size,
         )
     return 0
 
@@ -429,7 +449,9 @@ def is_on(value: Any) -> bool:
 def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
     if names and len(names) != size:
         raise InputError(
-            f"--label-names has {len(names)} names, but the label vectors have {size} elements"
+            "{--label-names} has {count} names, but the label vectors have {size} elements",
+            len(names),
+            size,
         )
     return names or [f"label_{i}" for i in range(size)]
 
@@ -448,8 +470,10 @@ def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) 
         on = [name for name, bit in zip(names, value, strict=True) if is_on(bit)]
         if len(on) != 1:
             raise InputError(
-                f"{place}: the vector has {len(on)} labels where one is needed; for several per "
-                "row use the task multilabel"
+                "{place}: the vector has {count} labels where one is needed; for several per "
+                "row use the task multilabel",
+                place,
+                len(on),
             )
         labels.append(on[0])
     return labels
@@ -460,8 +484,11 @@ def _only_item(value: Any, index: int, cells: LabelCells) -> Any:
         return value
     if len(value) != 1 or isinstance(value[0], list) or is_missing(value[0]):
         raise InputError(
-            f"{cells.places[index]}: {cells.column!r} has a list of {len(value)} labels where "
-            "one is needed; for several per row use the task multilabel"
+            "{places}: {column!r} has a list of {count} labels where one is needed; for several "
+            "per row use the task multilabel",
+            cells.places[index],
+            cells.column,
+            len(value),
         )
     return value[0]
 

@@ -72,7 +72,9 @@ class MemoryTable:
             try:
                 found = tuple(map(plain, values))
             except RecursionError:
-                raise InputError(f"{self.name}, row {number} is nested too deeply") from None
+                raise InputError(
+                    "{name}, row {number} is nested too deeply", self.name, number
+                ) from None
             yield number, found
 
     def lines(self) -> Iterator[str]:
@@ -85,7 +87,9 @@ class MemoryTable:
             InputError: a value is not a text, number or list, or two columns have the same name.
         """
         if twice := [name for name in self.names if self.names.count(name) > 1]:
-            raise InputError(f"{self.name} has two columns {twice[0]!r}: give them different names")
+            raise InputError(
+                "{name} has two columns {twice!r}: give them different names", self.name, twice[0]
+            )
         try:
             for _, row in self.read(self.names):
                 # A lone surrogate is escaped here, and rejected by the reader with its line.
@@ -93,7 +97,9 @@ class MemoryTable:
                 yield json.dumps(record, default=_scalar_text) + "\n"
         except TypeError as error:
             raise InputError(
-                f"{self.name}: a row has a value that is not a text, number or list: {error}"
+                "{name}: a row has a value that is not a text, number or list: {error}",
+                self.name,
+                error,
             ) from None
 
 
@@ -216,11 +222,12 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
     # Checked only for lines with many brackets.
     if line.count("[") + line.count("{") > MOST_NESTED and is_nested(value):
-        raise InputError(f"{where}: the JSON is nested too deeply")
+        raise InputError("{where}: the JSON is nested too deeply", where)
     if not isinstance(value, dict):
         raise InputError(
-            f'{where}: each line must be a JSON object such as {{"text": "..."}}, not a '
-            f"{type(value).__name__}"
+            '{where}: each line must be a JSON object such as {{"text": "..."}}, not a {kind}',
+            where,
+            type(value).__name__,
         )
     return value
 
@@ -263,15 +270,20 @@ def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
     """A table from a mapping of columns."""
     if splits := [str(key) for key, value in data.items() if is_table(value)]:
         shown = ", ".join(splits[:5])
-        raise InputError(f"{name} has several tables ({shown}); choose one: data[{splits[0]!r}]")
+        raise InputError(
+            "{name} has several tables ({shown}); choose one: data[{splits!r}]",
+            name,
+            shown,
+            splits[0],
+        )
     if not all(map(is_list, data.values())):
         raise InputError(
-            f"{name}: the columns of a mapping must be lists; a single row is [{{...}}]"
+            "{name}: the columns of a mapping must be lists; a single row is [{{...}}]", name
         )
     columns = {str(key): items(values) for key, values in data.items()}
     if len({len(values) for values in columns.values()}) > 1:
         sizes = ", ".join(f"{key} {len(values):,}" for key, values in columns.items())
-        raise InputError(f"{name}: the columns of the rows differ in length: {sizes}")
+        raise InputError("{name}: the columns of the rows differ in length: {sizes}", name, sizes)
     return MemoryTable(
         name, tuple(columns), lambda names: zip(*(columns[key] for key in names), strict=True)
     )
@@ -283,8 +295,11 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise InputError(
-                f"{name}, row {number} is of type {type(row).__name__} among mappings; all rows "
-                "must have the same form"
+                "{name}, row {number} is of type {kind} among mappings; all rows must have the "
+                "same form",
+                name,
+                number,
+                type(row).__name__,
             )
         columns.update({str(key): key for key in row})
     return MemoryTable(
@@ -298,15 +313,16 @@ def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
     """A table from lines that are read once, with the columns of the first line."""
     first = next(lines, None)
     if first is None:
-        raise InputError(f"{name} is empty")
+        raise InputError("{name} is empty", name)
     every = chain([first], lines)
     if not first.lstrip().startswith("{"):
         (column,) = positional(1)
         names = {name.strip(' "').lower() for name in re.split(r"[\t,;|]", first)}
         if len(names) > 1 and not names.isdisjoint((column.lower(), "text")):
             warn_of_input(
-                f"the first line of {name} looks like the header of a table, but each line is read "
-                "as a text: give a file for a table"
+                "the first line of {name} looks like the header of a table, but each line is "
+                "read as a text: give a file for a table",
+                name,
             )
         return MemoryTable(
             name, (column,), lambda names: ((line,) * len(names) for line in every), once=True
@@ -341,8 +357,12 @@ def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> Memory
     for number, row in enumerate(tuples, start=1):
         if len(row) != len(columns):
             raise InputError(
-                f"{name}, row {number} has {len(row)} values and row 1 has {len(columns)}; all "
-                "rows must have the same form"
+                "{name}, row {number} has {count} values and row 1 has {count2}; all rows must "
+                "have the same form",
+                name,
+                number,
+                len(row),
+                len(columns),
             )
     indices = {key: i for i, key in enumerate(columns)}
     return MemoryTable(
@@ -405,7 +425,9 @@ def _of_table(data: Any, name: str, *, trim: bool = False) -> MemoryTable:
         data = data.with_format(None) if hasattr(data, "with_format") and not transformed else data
         given = data.column_names
         if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
-            raise InputError(f"{name} has several splits ({', '.join(given)}); choose one of them")
+            raise InputError(
+                "{name} has several splits ({value}); choose one of them", name, ", ".join(given)
+            )
         if given is None or not hasattr(data, "__len__"):
             features = getattr(data, "features", None) or {}
             readers = {key: _label_reader(feature) for key, feature in features.items()}

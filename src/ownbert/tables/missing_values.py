@@ -81,7 +81,7 @@ def without_empty_end(
 def warn_of_empty_end(name: Any, empty: int) -> None:
     """Warn that ``empty`` rows at the end of a table are left out, if there are any."""
     if empty:
-        warn_of_input(f"{name}: empty rows at the end, left out: {empty:,}")
+        warn_of_input("{name}: empty rows at the end, left out: {empty:,}", name, empty)
 
 
 def count_at_end(total: int, are_empty: Callable[[int], Iterable[bool]], window: int = 1024) -> int:

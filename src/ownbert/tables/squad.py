@@ -111,7 +111,7 @@ def _document(path: Source) -> Mapping[str, Any] | None:
     lines = (line for _, line in open_text(path) if line.strip())
     first = next(lines, None)
     if first is None:
-        raise InputError(f"{path} is empty")
+        raise InputError("{path} is empty", path)
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
@@ -122,7 +122,7 @@ def _document(path: Source) -> Mapping[str, Any] | None:
         if next(lines, None) is not None:
             raise InputError(f"{path} is not one JSON document; expected: {NEEDED}")
     if is_nested(value):
-        raise InputError(f"{path}: the JSON is nested too deeply")
+        raise InputError("{path}: the JSON is nested too deeply", path)
     if not isinstance(value, dict) or "data" not in value:
         raise InputError(f"{path} is JSON, but not in SQuAD format; expected: {NEEDED}")
     return value
@@ -171,7 +171,7 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
         answers: tuple[GoldAnswer, ...] = ()
         if labelled and str(row.get("impossible")).lower() not in ("true", "1"):
             if row["label"] is None:
-                raise InputError(f"{where}: {found['label']!r} is missing or null")
+                raise InputError("{where}: {value!r} is missing or null", where, found["label"])
             answers = _gold_answers(row["label"], row.get("start"), context, where)
         named = given is not None and given.id is not None
         yield Question(
@@ -197,8 +197,11 @@ def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[Go
     places = starts if isinstance(starts, list) else [starts] * len(several)
     if len(places) != len(several):
         raise InputError(
-            f"{where}: {len(several)} answers, but {len(places)} values in 'answer_start'; one "
-            "per answer is needed"
+            "{where}: {count} answers, but {count2} values in 'answer_start'; one per answer is "
+            "needed",
+            where,
+            len(several),
+            len(places),
         )
     texts = [as_text(text, "answers", where) for text in several]
     return tuple(
@@ -237,7 +240,7 @@ def _whole_number(value: Any, where: str) -> int | None:
     with suppress(TypeError, ValueError, OverflowError):
         if float(value).is_integer():  # pandas writes 5.0 in columns with gaps
             return int(float(value))
-    raise InputError(f"{where}: 'answer_start' is {value!r}, not a whole number")
+    raise InputError("{where}: 'answer_start' is {value!r}, not a whole number", where, value)
 
 
 _NEEDED_KEY = object()
@@ -245,15 +248,19 @@ _NEEDED_KEY = object()
 
 def _value(holder: Any, key: str, where: str, default: Any = _NEEDED_KEY) -> Any:
     if not isinstance(holder, dict):
-        raise InputError(f"{where}: a {type(holder).__name__} instead of an object with {key!r}")
+        raise InputError(
+            "{where}: a {kind} instead of an object with {key!r}", where, type(holder).__name__, key
+        )
     value = holder.get(key, default)
     if value is _NEEDED_KEY:
-        raise InputError(f"{where}: the key {key!r} is missing")
+        raise InputError("{where}: the key {key!r} is missing", where, key)
     return value
 
 
 def _list(holder: Any, key: str, where: str) -> list[Any]:
     value = _value(holder, key, where)
     if not isinstance(value, list):
-        raise InputError(f"{where}: {key!r} is a {type(value).__name__}, a list is needed")
+        raise InputError(
+            "{where}: {key!r} is a {kind}, a list is needed", where, key, type(value).__name__
+        )
     return value

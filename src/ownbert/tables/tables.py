@@ -24,6 +24,7 @@ from unicodedata import normalize
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.input_files import open_input
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
+from ownbert.language.messages import Message
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.missing_values import is_missing, without_empty_end
@@ -65,15 +66,17 @@ def ending_of(path: PathLike) -> str:
     return Path(name).suffix
 
 
-def place(path: Source, position: int) -> str:
+def place(path: Source, position: int) -> Message:
     """The location of a row, for messages: ``train.csv, line 7``."""
-    return f"{path}, {place_within(path, position)}"
+    within = place_within(path, position)
+    return Message.ready(f"{path}, {within}", "{file}, {place}", file=path, place=within)
 
 
-def place_within(path: Source, position: int) -> str:
+def place_within(path: Source, position: int) -> Message:
     """The location of a row in its file or table: ``line 7``, ``row 7``."""
-    what = "row" if kind_of(path) in ("parquet", memory.KIND) else "line"
-    return f"{what} {position}"
+    if kind_of(path) in ("parquet", memory.KIND):
+        return Message.ready(f"row {position}", "row {row}", row=position)
+    return Message.ready(f"line {position}", "line {line}", line=position)
 
 
 def columns(path: Source) -> list[str]:
@@ -95,10 +98,12 @@ def columns(path: Source) -> list[str]:
         for _ in islice(open_text(source), _SNIFFED):  # refuses binary files
             pass
         known = ".csv, .tsv, .jsonl or .parquet"
-        raise InputError(f"{path} is plain text and has no columns: a {known} file is needed")
+        raise InputError(
+            "{path} is plain text and has no columns: a {options} file is needed", path, known
+        )
     for _, value in _json_objects(source):
         return list(value)
-    raise InputError(f"{path} is empty")
+    raise InputError("{path} is empty", path)
 
 
 def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -158,7 +163,7 @@ def require_column(names: Sequence[str], name: str, *, source: Source | None, op
             f"{option}"
         )
     if list(names).count(name) > 1:
-        raise InputError(f"{start} two columns {name!r}: give them different names")
+        raise InputError("{start} two columns {name!r}: give them different names", start, name)
     return name
 
 
@@ -203,25 +208,33 @@ def as_text(value: object, name: str, where: str) -> str:
     if isinstance(value, str):
         # JSON can contain lone surrogates, which cannot be encoded in UTF-8.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise InputError(f"{where}: {name!r} contains half a surrogate pair, not a character")
+            raise InputError(
+                "{where}: {name!r} contains half a surrogate pair, not a character", where, name
+            )
         return value
     if isinstance(value, bool | int | float):
         try:
             return json.dumps(value)
         except ValueError:
-            raise InputError(f"{where}: {name!r} has {in_short(value)}, not text") from None
+            raise InputError(
+                "{where}: {name!r} has {value}, not text", where, name, in_short(value)
+            ) from None
     if isinstance(value, memory.SCALARS):
         return str(value)
     if isinstance(value, list):
         return " ".join(as_text(item, name, where) for item in value)
     if value is None:
-        raise InputError(f"{where}: {name!r} is missing or null")
+        raise InputError("{where}: {name!r} is missing or null", where, name)
     if isinstance(value, dict):
         raise InputError(
-            f"{where}: {name!r} is an object, not a text; each line must be a row, as pandas "
-            "writes with to_json(path, orient='records', lines=True)"
+            "{where}: {name!r} is an object, not a text; each line must be a row, as pandas "
+            "writes with to_json(path, orient='records', lines=True)",
+            where,
+            name,
         )
-    raise InputError(f"{where}: {name!r} is of type {type(value).__name__}, not a text")
+    raise InputError(
+        "{where}: {name!r} is of type {kind}, not a text", where, name, type(value).__name__
+    )
 
 
 def parquet_file(source: Any, name: PathLike) -> Any:
@@ -236,7 +249,7 @@ def parquet_file(source: Any, name: PathLike) -> Any:
     try:
         return pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{name} is not a readable parquet file") from error
+        raise InputError("{name} is not a readable parquet file", name) from error
 
 
 def _empty_parquet_rows(table: Any, most: int) -> int:
@@ -269,4 +282,4 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple
             ):
                 yield row, values
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: damaged parquet data after row {row}") from error
+        raise InputError("{path}: damaged parquet data after row {row}", path, row) from error

@@ -45,7 +45,7 @@ def text_or_file(data: Any) -> Any:
         return Path(data)
     named = is_known(data) or data.startswith(_PATH_STARTS) or data.endswith("/")
     if named and not any(map(str.isspace, data)):
-        raise InputError(f"no such file: {data} (pass a text as [text])")
+        raise InputError("no such file: {data} (pass a text as [text])", data)
     return data
 
 

@@ -105,8 +105,9 @@ class SingleLabelTask(Task):
         super().__init__(*given, **named)
         if isinstance(threshold := self.settings.threshold, float):
             raise InputError(
-                f"task.threshold is {threshold:g}, but of which label? Write yes={threshold:g}, "
-                "with the name of a label"
+                "task.threshold is {threshold:g}, but of which label? Write yes={threshold:g}, "
+                "with the name of a label",
+                threshold,
             )
 
     def preferences(self, probabilities: np.ndarray) -> np.ndarray:
@@ -123,7 +124,7 @@ class SingleLabelTask(Task):
             if len(thresholds) > 1:
                 raise InputError("a threshold is that of one of two labels, but several have one")
             raise InputError(
-                f"a threshold is that of one of two labels, but there are {len(self.labels)}"
+                "a threshold is that of one of two labels, but there are {count}", len(self.labels)
             )
         ((label, threshold),) = thresholds.items()
         odds = float(np.log1p(-threshold) - np.log(threshold))
@@ -150,7 +151,9 @@ class SingleLabelTask(Task):
             _DECISION("decision", self.decision)
             if len(self.decision) != len(self.labels):
                 raise InputError(
-                    f"decision has {len(self.decision)} numbers for {len(self.labels)} labels"
+                    "decision has {count} numbers for {count2} labels",
+                    len(self.decision),
+                    len(self.labels),
                 )
             self.decision = tuple(map(float, self.decision))
 
@@ -159,8 +162,9 @@ class SingleLabelTask(Task):
         given = learn_order(rows, self.labels, names, source)
         if not given and len(names) < 2:
             raise InputError(
-                f"{source or 'training rows'}: all rows have the label {names.pop()!r}; at least "
-                "two labels are needed"
+                "{source}: all rows have the label {names!r}; at least two labels are needed",
+                source or "training rows",
+                names.pop(),
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
@@ -190,15 +194,18 @@ class SingleLabelTask(Task):
         """
         if label not in self.labels:
             raise InputError(
-                f"--positive is {label!r}, but the labels are {list_labels(self.labels)}"
+                "{--positive} is {label!r}, but the labels are {labels}",
+                label,
+                list_labels(self.labels),
             )
         self.positive = label
 
     def monitor(self, metric: str) -> None:
         if metric == "f1" and self.positive_label is None:
             raise InputError(
-                f"the metric f1 is about one of two labels, but there are {len(self.labels)}; name "
-                "one with --positive, or use macro_f1"
+                "the metric f1 is about one of two labels, but there are {count}; name one with "
+                "{--positive}, or use macro_f1",
+                len(self.labels),
             )
         super().monitor(metric)
 
@@ -424,8 +431,10 @@ def label_weights(
         if label not in weight_of_label or not 0 < weight < float("inf"):
             pair = f"{label}={text}" if label else text
             raise InputError(
-                f"task.class_weights has {pair!r}; write balanced, equal, or "
-                f"label=weight with a weight above 0 and one of the labels {list_labels(labels)}"
+                "task.class_weights has {pair!r}; write balanced, equal, or label=weight with a "
+                "weight above 0 and one of the labels {labels}",
+                pair,
+                list_labels(labels),
             )
         weight_of_label[label] = weight
     return tuple(weight_of_label.values())

@@ -239,7 +239,10 @@ class TaskSettings(CheckedSettings, name="task"):
         """
         if others := [name for name in self.changed() if name not in known]:
             raise InputError(
-                f"task.{others[0]} does not apply to {task}, which has {', '.join(sorted(known))}"
+                "task.{others} does not apply to {task}, which has {options}",
+                others[0],
+                task,
+                ", ".join(sorted(known)),
             )
 
 
@@ -359,8 +362,10 @@ class Vit(CheckedSettings, name="model.vit"):
             if len(given) not in (1, 2) or min(given) < 1:
                 shown = ", ".join(map(str, given))
                 raise InputError(
-                    f"model.vit.{name} is {shown}; it must be one whole number from 1 on, or two: "
-                    "height,width"
+                    "model.vit.{name} is {shown}; it must be one whole number from 1 on, or "
+                    "two: height,width",
+                    name,
+                    shown,
                 )
             object.__setattr__(self, name, (given[0], given[-1]))
 

@@ -68,9 +68,11 @@ def _checked(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
     probabilities, labels = np.asarray(probabilities, dtype=float), np.asarray(labels)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
         raise InputError(
-            f"probabilities must be (rows, classes) and labels (rows); they are "
-            f"{probabilities.shape} and {labels.shape}"
+            "probabilities must be (rows, classes) and labels (rows); they are {shape} and "
+            "{labels_shape}",
+            probabilities.shape,
+            labels.shape,
         )
     if len(labels) and (labels.min() < 0 or labels.max() >= probabilities.shape[1]):
-        raise InputError(f"labels must be indices of the {probabilities.shape[1]} classes")
+        raise InputError("labels must be indices of the {shape} classes", probabilities.shape[1])
     return probabilities, labels.astype(int)

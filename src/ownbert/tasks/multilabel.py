@@ -99,7 +99,7 @@ class MultiLabelTask(SentenceTask):
         threshold = self.settings.threshold
         if isinstance(threshold, float) and not 0 < threshold < 1:
             raise InputError(
-                f"task.threshold is {threshold}; a probability between 0 and 1 is needed"
+                "task.threshold is {threshold}; a probability between 0 and 1 is needed", threshold
             )
         if self.settings.separator == "":
             raise InputError(
@@ -124,7 +124,9 @@ class MultiLabelTask(SentenceTask):
         if isinstance(threshold, list):
             if len(threshold) != len(self.labels):
                 raise InputError(
-                    f"threshold has {len(threshold)} numbers for {len(self.labels)} labels"
+                    "threshold has {count} numbers for {count2} labels",
+                    len(threshold),
+                    len(self.labels),
                 )
             self.threshold = tuple(map(float, threshold))
 
@@ -157,11 +159,13 @@ class MultiLabelTask(SentenceTask):
         names = set[str]().union(*sets)
         given = learn_order(rows, self.labels, names, source)
         if not given and not names:
-            raise InputError(f"{source}: no row has a label")
+            raise InputError("{source}: no row has a label", source)
         if not given and len(sets) < 2 and not any(is_soft(row.target) for row in rows):
             raise InputError(
-                f"{source}: all rows have the labels {list_labels(rows[0].target)}; rows with "
-                "others, or with none, are needed"
+                "{source}: all rows have the labels {target}; rows with others, or with none, "
+                "are needed",
+                source,
+                list_labels(rows[0].target),
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")

@@ -77,7 +77,9 @@ class MultipleChoiceTask(Task):
             if 0 <= index < len(choices):
                 return index
             last = first + len(choices) - 1
-            raise InputError(f"{where}: label {number} must be from {first} to {last}")
+            raise InputError(
+                "{where}: label {number} must be from {first} to {last}", where, number, first, last
+            )
         text = as_text(row.target, "label", where).strip()
         matching = [i for i, choice in enumerate(choices) if choice.strip() == text]
         letter = ord(text.upper()) - ord("A") if re.fullmatch("[A-Za-z]", text) else len(choices)
@@ -171,7 +173,9 @@ def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
         for line, where, texts, cells, id, _ in table:
             target = cells[-1] if labels else None
             if labels and (target is None or not str(target).strip()):
-                raise InputError(f"{where}: {labels[0]!r} is missing or empty; a label is needed")
+                raise InputError(
+                    "{where}: {labels!r} is missing or empty; a label is needed", where, labels[0]
+                )
             of_row = _choices(cells[: len(choices)], choices, where)
             yield Row(line, (*texts, *of_row), target, id=id)
 
@@ -183,17 +187,19 @@ def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[st
     if len(names) == 1:
         (choices,) = values
         if not isinstance(choices, list):
-            raise InputError(f"{where}: {names[0]!r} must contain a list of texts")
+            raise InputError("{where}: {names!r} must contain a list of texts", where, names[0])
         names = list(names) * len(choices)
     else:
         last = max((i for i, v in enumerate(values) if v is not None and v != ""), default=-1)
         choices = values[: last + 1]
     if len(choices) < 2:
-        raise InputError(f"{where}: at least two choices are needed, but there are {len(choices)}")
+        raise InputError(
+            "{where}: at least two choices are needed, but there are {count}", where, len(choices)
+        )
     texts = [as_text(value, name, where) for value, name in zip(choices, names, strict=False)]
     for number, text in enumerate(texts):
         if not text.strip():
-            raise InputError(f"{where}: choice {number} (from 0) is empty")
+            raise InputError("{where}: choice {number} (from 0) is empty", where, number)
     return texts
 
 

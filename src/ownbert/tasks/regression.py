@@ -80,8 +80,13 @@ class RegressionTask(SentenceTask):
         texts, names, features = super().find_columns(path, given, labelled=labelled)
         if labelled and own and len(names) != len(own):
             raise InputError(
-                f"{path}: {len(names)} columns of numbers ({', '.join(names)}), but the model "
-                f"has {len(own)} ({', '.join(own)}); name the same number with --label-column"
+                "{path}: {count} columns of numbers ({names}), but the model has {count2} "
+                "({own}); name the same number with {--label-column}",
+                path,
+                len(names),
+                ", ".join(names),
+                len(own),
+                ", ".join(own),
             )
         return texts, names, features
 
@@ -90,8 +95,11 @@ class RegressionTask(SentenceTask):
         for name, column in zip(self.labels, numbers.T, strict=True):
             if column.min() == column.max():
                 raise InputError(
-                    f"{source}: all rows have {column[0]:g} in column {name!r}; different "
-                    "numbers are needed"
+                    "{source}: all rows have {column:g} in column {name!r}; different numbers "
+                    "are needed",
+                    source,
+                    column[0],
+                    name,
                 )
         self.learnt = numbers.mean(0), numbers.std(0)
 
@@ -201,9 +209,14 @@ def _refuse_points_at_thousands(cells: LabelCells) -> None:
     texts = [value.strip() if isinstance(value, str) else "" for value in cells.values]
     if number := point_at_thousands([text for text in texts if text]):
         raise InputError(
-            f"{cells.places[texts.index(number)]}: column {cells.column!r} has {number!r}, and its "
-            f"numbers below 1,000 have no point, so the points seem to separate thousands; write "
-            f"{float(number) * 1000:.0f}, or {float(number):g} if it is decimal"
+            "{places}: column {column!r} has {number!r}, and its numbers below 1,000 have no "
+            "point, so the points seem to separate thousands; write {float:.0f}, or {float2:g} "
+            "if it is decimal",
+            cells.places[texts.index(number)],
+            cells.column,
+            number,
+            float(number) * 1000,
+            float(number),
         )
 
 
@@ -260,7 +273,11 @@ def _number(value: Any, column: str, where: str) -> float:
         raise InputError(f"{where}: column {column!r} has {in_short(value)}; {right}") from None
     if not math.isfinite(number) or abs(number) > _LARGEST:
         raise InputError(
-            f"{where}: column {column!r} has {value}; a number from -{_LARGEST:g} to "
-            f"{_LARGEST:g} is needed"
+            "{where}: column {column!r} has {value}; a number from -{largest:g} to {largest:g} "
+            "is needed",
+            where,
+            column,
+            value,
+            _LARGEST,
         )
     return number

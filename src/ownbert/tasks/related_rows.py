@@ -227,7 +227,9 @@ class SplitColumns:
         """Raise ``InputError`` if the table has no such column, or it is one of the labels."""
         for option, name in self.named(source).items():
             if name in labels:
-                raise InputError(f"{source}: {option} is {name!r}, the column of the labels")
+                raise InputError(
+                    "{source}: {option} is {name!r}, the column of the labels", source, option, name
+                )
 
     def with_groups(self, rows: Sequence[Row], source: Source) -> list[Row]:
         """The rows with their groups; a row without a value belongs to no group.
@@ -306,8 +308,9 @@ def split_by_time(
     distinct, counts = np.unique(times, return_counts=True)
     if len(distinct) < 2:
         raise InputError(
-            f"{source}: all rows have the same time, so no later ones can be held out; omit "
-            "--time-column, or name another column"
+            "{source}: all rows have the same time, so no later ones can be held out; omit "
+            "{--time-column}, or name another column",
+            source,
         )
     later = np.cumsum(counts[::-1])[::-1][1:]  # rows from each distinct time on, after the first
     wanted = len(times) / fold_count(len(times))
@@ -317,9 +320,11 @@ def split_by_time(
     earlier = [i for i in np.flatnonzero(times < start).tolist() if known.isdisjoint(keys[i])]
     if len(earlier) < 2:
         raise InputError(
-            f"{source}: nearly all earlier rows share a text or a group with one of the "
-            f"{len(held_out):,} latest rows, so there is nothing to train on; give other rows "
-            "with --dev"
+            "{source}: nearly all earlier rows share a text or a group with one of the "
+            "{count:,} latest rows, so there is nothing to train on; give other rows with "
+            "{--dev}",
+            source,
+            len(held_out),
         )
     return np.asarray(earlier), held_out
 
@@ -336,7 +341,7 @@ def _group(value: Any, name: str, where: str) -> str | None:
 def _time(value: Any, name: str, where: str) -> tuple[str, float, str]:
     """A time as text and as a number, and whether it was a date or a number."""
     if is_missing(value):
-        raise InputError(f"{where}: column {name!r} is empty; each row needs a time")
+        raise InputError("{where}: column {name!r} is empty; each row needs a time", where, name)
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if isinstance(value, Real) and not isinstance(value, bool):
@@ -355,8 +360,11 @@ def _time(value: Any, name: str, where: str) -> tuple[str, float, str]:
         return text, _timestamp(text), _DATE
     except (ValueError, OverflowError):
         raise InputError(
-            f"{where}: column {name!r} has {in_short(value)}, which is not a time; write times as "
-            f"2024-05-31, 2024-05-31T12:00:00, or as numbers"
+            "{where}: column {name!r} has {value}, which is not a time; write times as "
+            "2024-05-31, 2024-05-31T12:00:00, or as numbers",
+            where,
+            name,
+            in_short(value),
         ) from None
 
 
@@ -376,9 +384,12 @@ def _with_years_first(
     for text, dates, where in zip(texts, found, places, strict=True):
         if not dates:
             raise InputError(
-                f"{where}: column {name!r} has {text}, which is not a date like those of other "
+                "{where}: column {name!r} has {text}, which is not a date like those of other "
                 "rows, which seem to end with the year; write times as 2024-05-31, "
-                "2024-05-31T12:00:00, or as numbers"
+                "2024-05-31T12:00:00, or as numbers",
+                where,
+                name,
+                text,
             )
     for order in (0, 1):  # the day first, the month first
         others = [dates.get(1 - order) for dates in found]
@@ -388,8 +399,10 @@ def _with_years_first(
     if all(dates.get(0) == dates.get(1) for dates in found):
         return [dates[0] for dates in found], [_timestamp(dates[0]) for dates in found]
     raise InputError(
-        f"column {name!r} has dates such as {texts[0]}, in which the day or the month may be "
-        f"first; write times as 2024-05-31, 2024-05-31T12:00:00, or as numbers"
+        "column {name!r} has dates such as {texts}, in which the day or the month may be first; "
+        "write times as 2024-05-31, 2024-05-31T12:00:00, or as numbers",
+        name,
+        texts[0],
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.tables.columns import id_column, id_value
 from ownbert.tables.feature_cells import Cells, read_features
 from ownbert.tables.memory import MemoryTable
@@ -47,7 +48,7 @@ class Row:
 
     def place(self, source: Source) -> str:
         """The location of the row in a file, for messages."""
-        return place(source, self.line) if source else f"row {self.line}"
+        return place(source, self.line) if source else Message("row {row}", self.line)
 
 
 # What the threshold of a label is chosen by (``tasks.thresholds``): the least precision, the least
@@ -179,7 +180,7 @@ def with_columns(
 
 def needs_table(option: str) -> InputError:
     """The error for an option with columns if rows do not come from a table."""
-    return InputError(f"{option} needs a table: .csv, .tsv, .jsonl or .parquet")
+    return InputError("{option} needs a table: .csv, .tsv, .jsonl or .parquet", option)
 
 
 def _json_value(value: Any) -> Any:
@@ -196,7 +197,7 @@ def label_text(value: Any, where: str) -> str:
     """
     text = as_text(value, "label", where).strip()
     if not text:
-        raise InputError(f"{where}: the label is empty")
+        raise InputError("{where}: the label is empty", where)
     return text
 
 

@@ -91,8 +91,9 @@ class SentenceTask(Task):
         texts, labels, features = self.find_columns(path)
         if features and len(texts) == 2:
             raise InputError(
-                f"{path}: feature columns belong to single texts, but the rows have two; name "
-                "one column with --text-column"
+                "{path}: feature columns belong to single texts, but the rows have two; name "
+                "one column with {--text-column}",
+                path,
             )
         rows = list(read_table(path, texts, labels, features=features))
         if self.settings.skip_unlabelled:
@@ -105,10 +106,10 @@ class SentenceTask(Task):
         none = is_missing_number if self.name == "regress" else is_missing
         labelled = [row for row in rows if not any(map(none, row.cells))]
         if not labelled:
-            raise InputError(f"{path}: no row has a label")
+            raise InputError("{path}: no row has a label", path)
         if skipped := len(rows) - len(labelled):
             total = f"{skipped:,} of {len(rows):,}"
-            warn_of_input(f"{path}: rows without a label, left out: {total}")
+            warn_of_input("{path}: rows without a label, left out: {total}", path, total)
         return labelled
 
     def label_cells(self, rows: Sequence[TableRow], column: str) -> LabelCells:
@@ -135,7 +136,7 @@ class SentenceTask(Task):
             return (Row(row.line, row.texts, id=row.id, features=row.features) for row in rows)
         refuse_plain_text(path, self.columns.features)
         if self.pair:
-            raise InputError(f"{path} is plain text; two texts per row need a table")
+            raise InputError("{path} is plain text; two texts per row need a table", path)
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
     def unused_columns(self, path: Source) -> list[str]:
@@ -217,8 +218,8 @@ class SentenceTask(Task):
             self.pair = pairs
         if self.features and self.reads_windows:
             raise InputError(
-                f"task.long {self.settings.long} cannot be combined with feature columns; use "
-                "task.long cut"
+                "task.long {long} cannot be combined with feature columns; use task.long cut",
+                self.settings.long,
             )
         tables: Sequence[np.ndarray | None] = [None] * len(rows)
         if self.features:
@@ -237,8 +238,10 @@ class SentenceTask(Task):
         room = builder.room - (builder.max_length - window)
         if self.reads_windows and room <= settings.stride:
             raise InputError(
-                f"task.stride is {settings.stride}; with windows of {window} tokens it must be "
-                f"below {room}"
+                "task.stride is {stride}; with windows of {window} tokens it must be below {room}",
+                settings.stride,
+                window,
+                room,
             )
         weighted = any(row.weight != 1 for row in rows)
         given = zip(rows, self.targets(rows), ids_by_row, tables, strict=True)
@@ -252,8 +255,9 @@ class SentenceTask(Task):
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:
                 raise InputError(
-                    f"task.long {settings.long} is for single texts, but the rows have two; use "
-                    "task.long cut"
+                    "task.long {long} is for single texts, but the rows have two; use task.long "
+                    "cut",
+                    settings.long,
                 )
             else:
                 example, was_truncated = builder.windows(

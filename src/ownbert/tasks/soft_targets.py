@@ -53,13 +53,17 @@ def learn_order(
     if labels:
         if unknown := sorted(set(names) - set(labels)):
             raise InputError(
-                f"{where}: the label {unknown[0]!r} is not one of the labels of the probabilities, "
-                f"{list_labels(labels)}"
+                "{where}: the label {unknown!r} is not one of the labels of the probabilities, "
+                "{labels}",
+                where,
+                unknown[0],
+                list_labels(labels),
             )
         return tuple(labels)
     if not names:
         raise InputError(
-            f"{where}: all targets are probabilities; give the labels in their order (labels=...)"
+            "{where}: all targets are probabilities; give the labels in their order (labels=...)",
+            where,
         )
     return ()
 
@@ -68,7 +72,9 @@ def check_distribution(target: Any, labels: Sequence[str], where: str) -> None:
     """Raise ``InputError`` unless the target is a distribution over the labels: (C), sum 1."""
     values = check_probabilities(target, labels, where)
     if not math.isclose(total := float(values.sum()), 1, abs_tol=_ROUNDING):
-        raise InputError(f"{where}: the probabilities of the labels add up to {total:g}, not to 1")
+        raise InputError(
+            "{where}: the probabilities of the labels add up to {total:g}, not to 1", where, total
+        )
 
 
 def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.ndarray:
@@ -76,14 +82,21 @@ def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.nd
     try:
         values = np.asarray(target, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{where}: the probabilities of the labels must be numbers") from None
+        raise InputError(
+            "{where}: the probabilities of the labels must be numbers", where
+        ) from None
     if values.shape != (len(labels),):
         raise InputError(
-            f"{where}: {values.size} probabilities for {len(labels)} labels; one for each of "
-            f"{list_labels(labels)} is needed"
+            "{where}: {size} probabilities for {count} labels; one for each of {labels} is needed",
+            where,
+            values.size,
+            len(labels),
+            list_labels(labels),
         )
     if not ((values >= 0) & (values <= 1)).all():  # also rejects NaN
-        raise InputError(f"{where}: a probability is not between 0 and 1: {values.tolist()}")
+        raise InputError(
+            "{where}: a probability is not between 0 and 1: {values}", where, values.tolist()
+        )
     return values
 
 
@@ -92,7 +105,8 @@ def refuse_soft_targets(rows: Sequence[Row], source: Source) -> None:
     for row in rows:
         if is_soft(row.target):
             raise InputError(
-                f"{row.place(source)}: dev rows need labels; probabilities are for training rows"
+                "{place}: dev rows need labels; probabilities are for training rows",
+                row.place(source),
             )
 
 

@@ -171,16 +171,18 @@ class Task(ABC):
             InputError: the folder does not suit the task.
         """
         if not model.folder:
-            raise InputError("--model is needed: the folder to start from")
+            raise InputError("{--model} is needed: the folder to start from")
         if model.vit != Vit():
-            raise InputError(f"model.vit does not apply to {self.name}, whose models read texts")
+            raise InputError(
+                "model.vit does not apply to {name}, whose models read texts", self.name
+            )
         description = describe(model.folder, with_decoder=True)
         require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
         try:
             description.spec_of(self.head)
         except InputError as error:
-            raise InputError(f"{model.folder}: {error}") from None
+            raise InputError("{folder}: {error}", model.folder, error) from None
         self.pretrained_features = description.values.get(FEATURES) or {}
         return _with_sesame(description, model)
 
@@ -196,8 +198,10 @@ class Task(ABC):
         """
         if description.config.image is not None:
             raise InputError(
-                f"{folder} reads images, but {self.name} needs a text model; for images: ownbert "
-                "finetune image"
+                "{folder} reads images, but {name} needs a text model; for images: ownbert "
+                "finetune image",
+                folder,
+                self.name,
             )
 
     def input_builder(self, description: Description, max_length: int | None = None) -> Any:
@@ -383,7 +387,7 @@ class Task(ABC):
         Raises:
             InputError: the task has no such thresholds.
         """
-        raise InputError(f"thresholds of labels do not apply to {self.name}")
+        raise InputError("thresholds of labels do not apply to {name}", self.name)
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
         """The prediction for a row, from its raw outputs and its note in ``EncodedRows``."""
@@ -413,8 +417,13 @@ class Task(ABC):
         if others := sorted(options.given - self.output_options):
             known = ", ".join(f"--{name}" for name in sorted(self.output_options))
             if not known:
-                raise InputError(f"--{others[0]} does not apply to {self.name}")
-            raise InputError(f"--{others[0]} does not apply to {self.name}; it supports {known}")
+                raise InputError("--{others} does not apply to {name}", others[0], self.name)
+            raise InputError(
+                "--{others} does not apply to {name}; it supports {options}",
+                others[0],
+                self.name,
+                known,
+            )
 
     @abstractmethod
     def output_row(
@@ -543,13 +552,14 @@ def _with_sesame(description: Description, model: FinetuneModel) -> Description:
     given = {name: value for name, value in given.items() if value is not None}
     if given and description.decoder is not None:
         raise InputError(
-            f"model.{next(iter(given))} is for models without a decoder, but a "
-            f"{description.architecture} has one"
+            "model.{iter} is for models without a decoder, but a {architecture} has one",
+            next(iter(given)),
+            description.architecture,
         )
     try:
         return replace(description, config=replace(description.config, **given))
     except InputError as error:
-        raise InputError(f"{model.folder}: {error}") from None
+        raise InputError("{folder}: {error}", model.folder, error) from None
 
 
 def named_probabilities(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
@@ -589,11 +599,11 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
     try:
         task: Any = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
-        raise InputError(f"{folder / CONFIG}: {KEY}: {error}") from None
+        raise InputError("{folder}: {key}: {error}", folder / CONFIG, KEY, error) from None
     try:
         require_tables(task.features, task.head, description.specs)
     except InputError as error:
-        raise InputError(f"{folder / CONFIG}: {error}") from None
+        raise InputError("{folder}: {error}", folder / CONFIG, error) from None
     if name == "embed":
         task.follow(read_embedding_config(folder))
     return task

@@ -65,5 +65,7 @@ def task_kind(name: str) -> tuple[str, TaskKind]:
     kinds = task_kinds()
     aliases = {kind.alias: task for task, kind in kinds.items() if kind.alias}
     if (known := aliases.get(name, name)) not in kinds:
-        raise InputError(f"task {name!r} is not known; use one of {', '.join([*kinds, *aliases])}")
+        raise InputError(
+            "task {name!r} is not known; use one of {kinds}", name, ", ".join([*kinds, *aliases])
+        )
     return known, kinds[known]

@@ -88,12 +88,15 @@ def read_thresholds(
     for label, value in pairs:
         if label not in labels:
             raise InputError(
-                f"{name} has {in_short(f'{label}={value}' if label else value)}; write {_FORMS}, "
-                f"with one of the labels {list_labels(labels)}"
+                "{name} has {value}; write {forms}, with one of the labels {labels}",
+                name,
+                in_short(f"{label}={value}" if label else value),
+                _FORMS,
+                list_labels(labels),
             )
         found[label] = _threshold(f"{name} of {label!r}", value)
     if not found:
-        raise InputError(f"{name} is empty; write {_FORMS}")
+        raise InputError("{name} is empty; write {forms}", name, _FORMS)
     return found
 
 
@@ -109,7 +112,9 @@ def _threshold(name: str, given: Any) -> float | Aim:
     try:
         value = float(aim[2] if aim else given)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {in_short(given)}; write {_FORMS}") from None
+        raise InputError(
+            "{name} is {value}; write {forms}", name, in_short(given), _FORMS
+        ) from None
     if aim is None:
         between(0, 1)(name, value)
         return value
@@ -207,7 +212,9 @@ def label_values(given: str, labels: Sequence[str], name: str) -> Iterator[tuple
         try:
             pairs = json.loads(given)
         except (ValueError, RecursionError):
-            raise InputError(f"{name} is not a JSON object: {in_short(given)}") from None
+            raise InputError(
+                "{name} is not a JSON object: {value}", name, in_short(given)
+            ) from None
         yield from ((str(label), str(value)) for label, value in pairs.items())
         return
     rest = given.strip()

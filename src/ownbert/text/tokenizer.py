@@ -78,7 +78,7 @@ class Tokenizer:
         tokens = [self.special[name] for name in self.style.needed]
         missing = [token for token in tokens if backend.token_to_id(token) is None]
         if missing:
-            raise InputError(f"the vocabulary lacks the special tokens {' '.join(missing)}")
+            raise InputError("the vocabulary lacks the special tokens {missing}", " ".join(missing))
         self.backend = backend
         self.kind = kind_of(backend)
         self.max_length = _limit_of(self.config) if max_length is None else max_length
@@ -160,7 +160,7 @@ class Tokenizer:
             )
         except InputError as error:
             where = folder.path if isinstance(folder, TokenizerFolder) else folder
-            raise InputError(f"{where}: {error}") from None
+            raise InputError("{where}: {error}", where, error) from None
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
@@ -229,7 +229,7 @@ class Tokenizer:
 
     def _special_id(self, name: str) -> int:
         if name not in self.style.needed:
-            raise InputError(f"a {self.style.name} tokenizer has no {name}")
+            raise InputError("a {name} tokenizer has no {name2}", self.style.name, name)
         return self._ids[self.special[name]]
 
     @property
@@ -418,9 +418,9 @@ def _all_tokens(backend: "tokenizers.Tokenizer") -> list[str]:
     ids = backend.get_vocab(with_added_tokens=True).values()
     size = 1 + max(ids, default=-1)
     if size > len(ids):  # one id of four billion would need a list of this length
-        raise InputError(f"the vocabulary's ids are not 0..{len(ids) - 1}, each once")
+        raise InputError("the vocabulary's ids are not 0..{count}, each once", len(ids) - 1)
     tokens = [backend.id_to_token(index) for index in range(size)]
     known = [token for token in tokens if token is not None]
     if len(known) != size:
-        raise InputError(f"the vocabulary's ids are not 0..{size - 1}, each once")
+        raise InputError("the vocabulary's ids are not 0..{size}, each once", size - 1)
     return known

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ownbert.checks import known
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Option
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +24,16 @@ def pick_device(name: str) -> "torch.device":
     """
     kind, _, number = name.partition(":")
     if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
-        raise InputError(f"device {name!r} is not known; use one of auto, cpu, cuda")
+        raise InputError("device {name!r} is not known; use one of auto, cpu, cuda", name)
     import torch
 
     count = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= count:
-        raise InputError(f"--device {name}: PyTorch can use {count} GPUs of this machine; use cpu")
+        raise InputError(
+            "{device}: PyTorch can use {count} GPUs of this machine; use cpu",
+            Option("--device", name),
+            count,
+        )
     if name == "auto":
         name = "cuda" if count else "cpu"
     return torch.device(name)

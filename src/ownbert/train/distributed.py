@@ -107,8 +107,10 @@ def join(device: torch.device) -> World:
         for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
             if not os.environ.get(name):
                 raise InputError(
-                    f"the environment variable WORLD_SIZE is {os.environ['WORLD_SIZE']}, but "
-                    f"{name} is not set; start with torchrun, or unset WORLD_SIZE"
+                    "the environment variable WORLD_SIZE is {environ}, but {name} is not set; "
+                    "start with torchrun, or unset WORLD_SIZE",
+                    os.environ["WORLD_SIZE"],
+                    name,
                 )
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_TIMEOUT)

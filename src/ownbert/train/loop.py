@@ -16,6 +16,7 @@ from typing import Any
 from ownbert.batches.batch import Batch
 from ownbert.batches.loader import Position
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import clock_seconds
 from ownbert.train.distributed import World, data_parallel, is_lost
@@ -289,19 +290,34 @@ def open_log(job: Job, step: int | None) -> RunLog | _NoLog:
 
 def _not_a_number(job: Job) -> str:
     path = newest_state(job.folder)
-    kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
-    advice = "Continue with --resume" if path else "Start again with --overwrite"
-    return (
-        f"the loss or its gradient is not finite at step {job.state.step + 1:,}; {kept}. "
-        f"{advice} and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
-        "with --precision float32"
+    kept = (
+        Message("the state of step {step:,} is kept", step_of(path))
+        if path
+        else Message("no state was saved before")
+    )
+    advice = (
+        Message("Continue with {--resume}") if path else Message("Start again with {--overwrite}")
+    )
+    return Message(
+        "the loss or its gradient is not finite at step {step:,}; {kept}. {advice} and a "
+        "lower {--learning-rate} (now {learning_rate:g}), or with {--precision float32}",
+        job.state.step + 1,
+        kept,
+        advice,
+        job.optim.learning_rate,
     )
 
 
 def _lost_process_message(job: Job) -> str:
     path = newest_state(job.folder)
-    advice = f"continue from step {step_of(path):,} with --resume" if path else "start again"
-    return f"another process of the run ended at step {job.state.step + 1:,}; {advice}"
+    advice = (
+        Message("continue from step {step:,} with {--resume}", step_of(path))
+        if path
+        else Message("start again")
+    )
+    return Message(
+        "another process of the run ended at step {step:,}; {advice}", job.state.step + 1, advice
+    )
 
 
 @contextlib.contextmanager

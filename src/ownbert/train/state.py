@@ -164,7 +164,9 @@ class TrainState:
         differing = set(shapes) ^ set(tensors)
         differing |= {n for n in set(shapes) & set(tensors) if shapes[n] != tuple(tensors[n].shape)}
         if differing:
-            raise InputError(f"{path} belongs to another model: it differs in {min(differing)}")
+            raise InputError(
+                "{path} belongs to another model: it differs in {differing}", path, min(differing)
+            )
         read_tensors(path, tensors, world)
         self.best = metadata["best"]
         self.best_weights = _with_prefix("best.", tensors) or None

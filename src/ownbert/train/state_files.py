@@ -59,7 +59,9 @@ def find_state(folder: Path, step: int | None = None) -> Path | None:
     states = {step_of(path): path for path in list_states(folder)}
     if step not in states:
         known = ", ".join(map(str, states)) or "none"
-        raise InputError(f"{folder} has no saved state of step {step}; there are {known}")
+        raise InputError(
+            "{folder} has no saved state of step {step}; there are {options}", folder, step, known
+        )
     return states[step]
 
 
@@ -90,7 +92,12 @@ class SavedState:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise _damaged(file, path, "it is missing or cannot be read") from None
         if metadata["format"] != FORMAT:
-            raise InputError(f"{path} has format {metadata['format']}, this version reads {FORMAT}")
+            raise InputError(
+                "{path} has format {metadata}, this version reads {format}",
+                path,
+                metadata["format"],
+                FORMAT,
+            )
         return cls(path, metadata)
 
     def verify(self) -> None:

@@ -27,7 +27,7 @@ OPTIMIZERS = (
 def _check_betas(name: str, betas: tuple[float, ...]) -> None:
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         values = ", ".join(f"{beta:g}" for beta in betas)
-        raise InputError(f"{name} is [{values}]; it must be two numbers in [0, 1)")
+        raise InputError("{name} is [{values}]; it must be two numbers in [0, 1)", name, values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class Run(CheckedSettings, name="run"):
 def refuse_shard(run: Run, command: str) -> None:
     """Raise ``InputError`` if ``run.shard`` is set for a command that does not support it."""
     if run.shard:
-        raise InputError(f"run.shard is for pretrain; {command} does not shard weights")
+        raise InputError("run.shard is for pretrain; {command} does not shard weights", command)
 
 
 def rate_factor(optim: Optim, progress: float, step: int = 1) -> float:

@@ -27,10 +27,12 @@ def class_labels(
 ) -> Tensor:
     """Flatten labels; raise ``InputError`` for a wrong shape, dtype or class."""
     if labels.numel() != math.prod(shape):
-        raise InputError(f"{name} has shape {tuple(labels.shape)}; it must be {tuple(shape)}")
+        raise InputError(
+            "{name} has shape {shape}; it must be {shape2}", name, tuple(labels.shape), tuple(shape)
+        )
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputError(
-            f"{name} contains {labels.dtype}; it must contain whole numbers, torch.long"
+            "{name} contains {dtype}; it must contain whole numbers, torch.long", name, labels.dtype
         )
     if labels.device.type == "cpu":
         check_range(name, labels[labels != ignored], classes, "classes")
@@ -68,8 +70,10 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
         return cross_entropy(logits, labels)
     if labels.numel() != logits.numel():
         raise InputError(
-            f"labels has shape {tuple(labels.shape)}; for {config.problem_type} it must be "
-            f"{tuple(logits.shape)}"
+            "labels has shape {shape}; for {problem_type} it must be {logits_shape}",
+            tuple(labels.shape),
+            config.problem_type,
+            tuple(logits.shape),
         )
     targets = labels.view(logits.shape).to(logits.dtype)
     loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
@@ -92,8 +96,10 @@ def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
     count = logits.shape[-1]
     if labels.numel() not in (len(logits), logits.numel()):
         raise InputError(
-            f"labels has shape {tuple(labels.shape)}; it must be {(len(logits),)} or "
-            f"{tuple(logits.shape)}"
+            "labels has shape {shape}; it must be {count} or {logits_shape}",
+            tuple(labels.shape),
+            (len(logits),),
+            tuple(logits.shape),
         )
     if count == 1:
         return F.mse_loss(logits.view(-1).to(labels.dtype), labels.view(-1))
@@ -131,7 +137,9 @@ def replaced(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> T
     """Mean binary cross entropy of logits (B, S) over non-padding tokens."""
     labels = labels.float()
     if labels.shape != logits.shape:
-        raise InputError(f"labels has shape {tuple(labels.shape)}; it must be {logits.shape}")
+        raise InputError(
+            "labels has shape {shape}; it must be {logits_shape}", tuple(labels.shape), logits.shape
+        )
     if attention_mask is not None:
         seen = attention_mask == 1
         logits, labels = logits[seen], labels[seen]

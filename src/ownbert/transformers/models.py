@@ -144,7 +144,7 @@ class ModelName:
             if " has shape " not in str(error) or label_names(values) == label_names(stored):
                 raise
             advice = "ignore_mismatched_sizes=True initialises the heads for other labels"
-            raise InputError(f"{error}; {advice}") from None
+            raise InputError("{error}; {advice}", error, advice) from None
         if report.new:
             warnings.warn(
                 f"{self.architecture} from {path}: {', '.join(report.new)} are not in it, and are "
@@ -161,8 +161,9 @@ class ModelName:
 
     def __mro_entries__(self, bases: Any) -> Any:
         raise InputError(
-            f"{self!r} is no class to derive from: derive from the class of Transformers and use "
-            "ownbert.speed_up(model), or put the model into a torch.nn.Module"
+            "{self!r} is no class to derive from: derive from the class of Transformers and use "
+            "ownbert.speed_up(model), or put the model into a torch.nn.Module",
+            self,
         )
 
     def _values(self, config: Any) -> dict[str, Any]:
@@ -178,8 +179,11 @@ class ModelName:
                 return values
         wanted, given = ConfigName(self.family).__name__, type(config).__name__
         raise InputError(
-            f"{self.architecture} takes a {wanted}, not a {given}; for a folder: "
-            f"{self.architecture}.from_pretrained"
+            "{architecture} takes a {wanted}, not a {value}; for a folder: "
+            "{architecture}.from_pretrained",
+            self.architecture,
+            wanted,
+            given,
         )
 
     def _callable(self, model: Model, values: Mapping[str, Any]) -> Model:
@@ -219,14 +223,14 @@ def load(
     """
     for name, names in (("heads", heads or ()), ("labels", labels)):
         if isinstance(names, str) or not isinstance(names, Sequence):
-            raise InputError(f"{name} is {in_short(names)}; it must be a list")
+            raise InputError("{name} is {names}; it must be a list", name, in_short(names))
     folder = model_folder(folder)
     values = dict(read_config(folder / CONFIG))
     kind = encoder_decoder_of(values)
     if kind is not None:
         if heads is not None or pooler is not None or labels or dropout is not None:
             raise InputError(
-                f"{folder} contains an encoder-decoder model, which has no other heads"
+                "{folder} contains an encoder-decoder model, which has no other heads", folder
             )
         (name, *_) = values.get("architectures") or [kind.generating]
         if name in kind.answering:
@@ -257,9 +261,11 @@ def save(
         InputError: the arguments are not a model, a folder and a tokenizer.
     """
     if not isinstance(model, Model):
-        raise InputError(f"save needs a model of OwnBERT, not a {type(model).__name__}")
+        raise InputError("save needs a model of OwnBERT, not a {kind}", type(model).__name__)
     if not isinstance(tokenizer, Tokenizer | PreTrainedTokenizer | None):
-        raise InputError(f"save needs a tokenizer of OwnBERT, not a {type(tokenizer).__name__}")
+        raise InputError(
+            "save needs a tokenizer of OwnBERT, not a {kind}", type(tokenizer).__name__
+        )
     if isinstance(tokenizer, PreTrainedTokenizer):
         tokenizer = tokenizer.current()
     if model.padded_call is None:
@@ -293,7 +299,13 @@ def _read(
     values = dict(stored)
     kind = str(values.get("model_type")).removeprefix(OWN)
     if kind != family.model_type:
-        raise InputError(f"{path} contains a {kind} model; {name} reads {family.model_type}")
+        raise InputError(
+            "{path} contains a {kind} model; {name} reads {model_type}",
+            path,
+            kind,
+            name,
+            family.model_type,
+        )
     count, names = changes.get("num_labels"), changes.get("id2label")
     if names is None and count == len(values.get("id2label") or ()):  # labels keep their names
         changes.pop("num_labels", None)
@@ -325,14 +337,18 @@ def _named(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
         pairs = numbers.items() if isinstance(numbers, Mapping) else ()
         labels = {number: label for label, number in pairs} or numbers
     if count is not None and labels is not None and len(labels) != count:
-        raise InputError(f"num_labels is {count}, but id2label has {len(labels)} labels")
+        raise InputError(
+            "num_labels is {count}, but id2label has {count2} labels", count, len(labels)
+        )
     if labels is None and count is not None:
         labels = {i: f"LABEL_{i}" for i in range(count)}
     if labels is not None:
         if not isinstance(labels, Mapping) or {*map(str, labels)} != {
             *map(str, range(len(labels)))
         }:
-            raise InputError(f"id2label is {labels!r}; it must name the labels: {{0: ..., 1: ...}}")
+            raise InputError(
+                "id2label is {labels!r}; it must name the labels: {{0: ..., 1: ...}}", labels
+            )
         found["id2label"] = {str(number): str(label) for number, label in labels.items()}
         found["label2id"] = {label: i for i, label in enumerate(label_names(found))}
         if len(found["label2id"]) < len(labels) or (numbers and numbers != found["label2id"]):
@@ -355,5 +371,7 @@ def parse_dtype(value: Any) -> torch.dtype:
     """
     dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise InputError(f"dtype {value!r} is not known; use one of float32, bfloat16, float16")
+        raise InputError(
+            "dtype {value!r} is not known; use one of float32, bfloat16, float16", value
+        )
     return dtype

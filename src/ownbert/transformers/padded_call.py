@@ -125,15 +125,20 @@ class PaddedCall:
             return plain(self, model, args, kwargs)
         if torch.jit.is_tracing() or torch.compiler.is_exporting():  # pyright: ignore
             raise InputError(
-                "a trace would hold the lengths of these texts as constants; ownbert export writes "
-                "graphs for texts of any length (--to torch, onnx or openvino)"
+                "a trace would hold the lengths of these texts as constants; ownbert export "
+                "writes graphs for texts of any length ({--to torch}, onnx or openvino)"
             )
         names = self.arguments
         by_position = dict(zip(names, args, strict=False))
         for name in by_position.keys() & kwargs.keys():
-            raise InputError(f"{self.architecture}: {name} is given twice")
+            raise InputError("{architecture}: {name} is given twice", self.architecture, name)
         if len(args) > len(names):
-            raise InputError(f"{self.architecture} has {len(names)} arguments, not {len(args)}")
+            raise InputError(
+                "{architecture} has {count} arguments, not {count2}",
+                self.architecture,
+                len(names),
+                len(args),
+            )
         refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - {*names}, names)
         return forward(self, model, {**by_position, **kwargs})
 
@@ -159,7 +164,7 @@ class PaddedCall:
             return bool(value)
         if name == "output_attentions" and isinstance(value, list | tuple):
             return value
-        raise InputError(f"{name} is {in_short(value)}; it must be true or false")
+        raise InputError("{name} is {value}; it must be true or false", name, in_short(value))
 
 
 def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -167,7 +172,7 @@ def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         close = get_close_matches(name, known, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"{who} has no argument {name!r}{hint}")
+        raise InputError("{who} has no argument {name!r}{hint}", who, name, hint)
 
 
 def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
@@ -177,8 +182,10 @@ def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
     if unsupported or kinds == ("beam_span",):
         what = unsupported[0] if unsupported else call.architecture
         raise InputError(
-            f"{what} is not supported: use transformers.{call.architecture}, with "
-            "ownbert.speed_up(model)"
+            "{what} is not supported: use transformers.{architecture}, with "
+            "ownbert.speed_up(model)",
+            what,
+            call.architecture,
         )
     check_tensors(given, model.device)
     if kinds == ("choice",):
@@ -217,8 +224,10 @@ def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, 
         if flat.get(key) is not None:
             if flat[key].shape[:2] != tensor.shape[:2]:
                 raise InputError(
-                    f"{key} has shape {tuple(flat[key].shape)}; it must begin with "
-                    f"{tuple(tensor.shape[:2])}"
+                    "{key} has shape {shape}; it must begin with {shape2}",
+                    key,
+                    tuple(flat[key].shape),
+                    tuple(tensor.shape[:2]),
                 )
             flat[key] = flat[key].flatten(0, 1)
     return flat, (tensor.shape[0], tensor.shape[1])
@@ -266,7 +275,9 @@ def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
     wrong = [i for i in option if type(i) is not int or not -count <= i < count]
     if wrong:
         raise InputError(
-            f"output_attentions requests layer {in_short(wrong[0])}; the layers are 0..{count - 1}"
+            "output_attentions requests layer {wrong}; the layers are 0..{count}",
+            in_short(wrong[0]),
+            count - 1,
         )
     return frozenset(layer % count for layer in option)
 
@@ -350,7 +361,7 @@ def loss_of(call: PaddedCall, values: dict[str, Any], given: dict[str, Any]) -> 
         if labels is None and other is None:
             return None
         if labels is None or other is None:
-            raise InputError(f"give both labels and {name}, or neither")
+            raise InputError("give both labels and {name}, or neither", name)
         first, second = (v for name, v in values.items() if name.endswith("_logits"))
         sentence_loss = losses.cross_entropy(second, other, name)
         return losses.cross_entropy(first, labels) + sentence_loss

@@ -46,20 +46,25 @@ def check_tensors(given: Mapping[str, Any], device: torch.device) -> None:
         if isinstance(value, Tensor):
             if value.device != device:
                 raise InputError(
-                    f"{name} is on {value.device}, the model on {device}; move it there: "
-                    f"{name}.to(model.device)"
+                    "{name} is on {device}, the model on {device2}; move it there: "
+                    "{name}.to(model.device)",
+                    name,
+                    value.device,
+                    device,
                 )
             continue
         kind = type(value).__name__
         if isinstance(value, Mapping) or kind == "BatchEncoding":
-            raise InputError(f"{name} is a {kind}; pass its values by name: model(**inputs)")
+            raise InputError(
+                "{name} is a {kind}; pass its values by name: model(**inputs)", name, kind
+            )
         if isinstance(value, str) or (
             isinstance(value, list) and value and str in map(type, value)
         ):
             raise InputError(
-                f"{name} is text; a tokenizer makes tensors of it, return_tensors='pt'"
+                "{name} is text; a tokenizer makes tensors of it, return_tensors='pt'", name
             )
-        raise InputError(f"{name} is a {kind}; it must be a tensor: torch.tensor(...)")
+        raise InputError("{name} is a {kind}; it must be a tensor: torch.tensor(...)", name, kind)
 
 
 def check_inputs(stack: Encoder, given: Mapping[str, Any], size: tuple[int, int]) -> None:
@@ -71,10 +76,14 @@ def check_inputs(stack: Encoder, given: Mapping[str, Any], size: tuple[int, int]
         if value is None:
             continue
         if value.shape not in (size, (1, size[1]), (size[1],)):
-            raise InputError(f"{name} has shape {tuple(value.shape)}; it must be {size}")
+            raise InputError(
+                "{name} has shape {shape}; it must be {size}", name, tuple(value.shape), size
+            )
         if value.dtype not in _INTEGERS:
             raise InputError(
-                f"{name} contains {value.dtype}; it must contain whole numbers, torch.long"
+                "{name} contains {dtype}; it must contain whole numbers, torch.long",
+                name,
+                value.dtype,
             )
         # The actual table, which may have been replaced; not every model has all tables.
         if hasattr(embeddings, table):
@@ -92,8 +101,10 @@ def check_inputs(stack: Encoder, given: Mapping[str, Any], size: tuple[int, int]
     width = embeddings.word.embedding_dim
     if embeds is not None and (embeds.shape[-1] != width or not embeds.is_floating_point()):
         raise InputError(
-            f"inputs_embeds has shape {tuple(embeds.shape)} and {embeds.dtype}; it must be "
-            f"{(*size, width)} and floating point"
+            "inputs_embeds has shape {shape} and {dtype}; it must be {size} and floating point",
+            tuple(embeds.shape),
+            embeds.dtype,
+            (*size, width),
         )
     if config.is_decoder and given.get("encoder_hidden_states") is not None:
         _check_encoder(given, size, config.hidden_size)
@@ -103,14 +114,18 @@ def _check_encoder(given: Mapping[str, Any], size: tuple[int, int], width: int) 
     hidden, mask = given["encoder_hidden_states"], given.get("encoder_attention_mask")
     if hidden.ndim != 3 or hidden.shape[0] != size[0] or hidden.shape[2] != width:
         raise InputError(
-            f"encoder_hidden_states has shape {tuple(hidden.shape)}; it must be "
-            f"({size[0]}, length, {width})"
+            "encoder_hidden_states has shape {shape}; it must be ({size}, length, {width})",
+            tuple(hidden.shape),
+            size[0],
+            width,
         )
     shapes = (tuple(hidden.shape[:2]), (*size, hidden.shape[1]))
     if mask is not None and tuple(mask.shape) not in shapes:
         raise InputError(
-            f"encoder_attention_mask has shape {tuple(mask.shape)}; it must be {shapes[0]} or "
-            f"{shapes[1]}"
+            "encoder_attention_mask has shape {shape}; it must be {shapes} or {shapes2}",
+            tuple(mask.shape),
+            shapes[0],
+            shapes[1],
         )
 
 
@@ -122,7 +137,14 @@ def check_range(name: str, values: Tensor, count: int, what: str) -> None:
     least, most = (int(x) for x in torch.aminmax(values))
     if least < 0 or most >= count:
         wrong = least if least < 0 else most
-        raise InputError(f"{name} contains {wrong}; there are {count} {what}, 0..{count - 1}")
+        raise InputError(
+            "{name} contains {wrong}; there are {count} {what}, 0..{count2}",
+            name,
+            wrong,
+            count,
+            what,
+            count - 1,
+        )
 
 
 @dataclass
@@ -166,7 +188,9 @@ class PaddedInputs:
         if given.ndim != dims:
             name = "input_ids" if dims == 2 else "inputs_embeds"
             shape = "(batch, length)" if dims == 2 else "(batch, length, width)"
-            raise InputError(f"{name} has shape {tuple(given.shape)}; it must be {shape}")
+            raise InputError(
+                "{name} has shape {shape}; it must be {shape2}", name, tuple(given.shape), shape
+            )
         if not given.shape[0] or not given.shape[1]:
             raise InputError("a batch needs at least one text, and every text one token")
         return given.shape[0], given.shape[1]
@@ -282,7 +306,9 @@ def pack_images(given: Mapping[str, Any], stack: Encoder, keep: frozenset[int]) 
         raise InputError("give pixel_values, images of shape (batch, channels, height, width)")
     for name in ("bool_masked_pos", "interpolate_pos_encoding"):
         if given.get(name) is not None and given[name] is not False:
-            raise InputError(f"{name} is not supported: all patches are visible, in their order")
+            raise InputError(
+                "{name} is not supported: all patches are visible, in their order", name
+            )
     embeddings: Any = stack.embeddings
     batch, config = embeddings.batch(pixels), stack.config
     head_mask = expand_head_mask(given.get("head_mask"), config, len(pixels))
@@ -296,7 +322,9 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     size, past = given.size, 0 if given.cache is None else given.cache.length
     if past and given.cache is not None and given.cache.self_attention[0][0].shape[0] != size[0]:
         cached = given.cache.self_attention[0][0].shape[0]
-        raise InputError(f"past_key_values are of {cached} texts, the input has {size[0]}")
+        raise InputError(
+            "past_key_values are of {cached} texts, the input has {size}", cached, size[0]
+        )
     mask = _mask(given, config, size, past)
     positions = _positions(given, config, size, past)
     _check_length(config, positions, size[1] + past)
@@ -353,8 +381,10 @@ def _mask(given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], pas
     mask = given.attention_mask == 1  # Other values mean masked, as in Transformers.
     if mask.shape not in ((size[0], keys), (size[0], size[1], keys)):
         raise InputError(
-            f"attention_mask has shape {tuple(mask.shape)}; it must be {(size[0], keys)} or "
-            f"{(size[0], size[1], keys)}"
+            "attention_mask has shape {shape}; it must be {size} or {size2}",
+            tuple(mask.shape),
+            (size[0], keys),
+            (size[0], size[1], keys),
         )
     return mask
 
@@ -382,7 +412,9 @@ def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int]) -> 
         return seen
     if perm_mask.shape != (*size, size[1]):
         raise InputError(
-            f"perm_mask has shape {tuple(perm_mask.shape)}; it must be {(*size, size[1])}"
+            "perm_mask has shape {shape}; it must be {size}",
+            tuple(perm_mask.shape),
+            (*size, size[1]),
         )
     return seen & (perm_mask <= 0)
 
@@ -390,8 +422,10 @@ def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int]) -> 
 def _query_stream(mapping: Tensor, layout: Layout, size: tuple[int, int]) -> QueryStream:
     if mapping.ndim != 3 or mapping.shape[::2] != size or not mapping.shape[1]:
         raise InputError(
-            f"target_mapping has shape {tuple(mapping.shape)}; it must be ({size[0]}, predictions, "
-            f"{size[1]})"
+            "target_mapping has shape {shape}; it must be ({size}, predictions, {size2})",
+            tuple(mapping.shape),
+            size[0],
+            size[1],
         )
     return QueryStream(torch.arange(mapping.shape[0] * mapping.shape[1]), layout, mapping)
 
@@ -413,13 +447,16 @@ def _check_length(config: EncoderConfig, positions: Tensor, length: int) -> None
         return
     if length > config.max_length and not config.position_offset:
         raise InputError(
-            f"the input is {length} tokens long, the model has {config.max_length} positions; "
-            "truncate it"
+            "the input is {length} tokens long, the model has {max_length} positions; truncate it",
+            length,
+            config.max_length,
         )
     if positions.device.type == "cpu" and int(positions.max()) >= config.max_length:
         raise InputError(
-            f"position {int(positions.max()) + config.position_offset} is beyond the table of "
-            f"{config.max_position_embeddings} positions; truncate the input"
+            "position {max} is beyond the table of {max_position_embeddings} positions; "
+            "truncate the input",
+            int(positions.max()) + config.position_offset,
+            config.max_position_embeddings,
         )
 
 
@@ -454,8 +491,11 @@ def expand_head_mask(mask: Tensor | None, config: EncoderConfig, sequences: int)
         mask = mask[:, 0]
     if mask.shape not in ((layers, heads), (layers, sequences, heads)):
         raise InputError(
-            f"head_mask has shape {tuple(given)}; it must be {(heads,)}, {(layers, heads)} "
-            f"or {(layers, sequences, heads)}"
+            "head_mask has shape {value}; it must be {heads}, {layers} or {layers2}",
+            tuple(given),
+            (heads,),
+            (layers, heads),
+            (layers, sequences, heads),
         )
     if config.num_hidden_groups is None:
         return mask

@@ -116,8 +116,8 @@ def _module(model: Any) -> nn.Module:
         if isinstance(found, nn.Module):
             return found
     raise InputError(
-        f"speed_up is for models of Transformers and what contains one, not for a "
-        f"{type(model).__name__}"
+        "speed_up is for models of Transformers and what contains one, not for a {kind}",
+        type(model).__name__,
     )
 
 

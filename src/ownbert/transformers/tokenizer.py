@@ -106,7 +106,7 @@ class PreTrainedTokenizer:
     def __init__(self, core: Any = None, name_or_path: str = "", **others: Any):
         if not isinstance(core, Tokenizer) or others:
             name = type(self).__name__
-            raise InputError(f"load a folder or a vocab.txt with {name}.from_pretrained(path)")
+            raise InputError("load a folder or a vocab.txt with {name}.from_pretrained(path)", name)
         config, own = core.config, self.tokenizer_class
         self.core, self.name_or_path = core, name_or_path
         self.model_max_length = NO_LIMIT if core.max_length is None else core.max_length
@@ -125,8 +125,11 @@ class PreTrainedTokenizer:
         names = (*RULES, *SETTINGS)
         if unknown := [name for name in settings if name not in names]:
             raise InputError(
-                f"{cls.__name__} has no setting {', '.join(unknown)}; it has {', '.join(names)}; "
-                f"for others use {AUTO_TOKENIZER}"
+                "{kind} has no setting {unknown}; it has {names}; for others use {auto_tokenizer}",
+                cls.__name__,
+                ", ".join(unknown),
+                ", ".join(names),
+                AUTO_TOKENIZER,
             )
         found = {name: value for name, value in settings.items() if value is not None}
         if "never_split" in found:
@@ -160,10 +163,10 @@ class PreTrainedTokenizer:
         changes = cls._checked({k: v for k, v in settings.items() if k not in of_hub})
         own = CLASSES[cls.tokenizer_class or "BertTokenizer"][0]
         if not isinstance(name, str | os.PathLike):
-            raise InputError(f"from_pretrained needs a folder, not {in_short(name)}")
+            raise InputError("from_pretrained needs a folder, not {name}", in_short(name))
         if os.path.isfile(name) and not os.fspath(name).endswith(".json"):
             if own is not BERT:
-                raise InputError(f"{cls.__name__} is loaded from a folder")
+                raise InputError("{kind} is loaded from a folder", cls.__name__)
             rules = {name: changes[name] for name in RULES[:3] if name in changes}
             backend = wordpiece_backend(read_vocabulary(name), **rules)
             config = {"clean_up_tokenization_spaces": True, **changes}
@@ -176,20 +179,27 @@ class PreTrainedTokenizer:
             core.config.setdefault("clean_up_tokenization_spaces", True)
         if cls.tokenizer_class and core.style is not own:
             raise InputError(
-                f"{path} contains a tokenizer of another family; use "
-                f"{core.style.tokenizer_class}.from_pretrained(folder)"
+                "{path} contains a tokenizer of another family; use "
+                "{tokenizer_class}.from_pretrained(folder)",
+                path,
+                core.style.tokenizer_class,
             )
         if core.kind != "wordpiece" and (rules := [rule for rule in RULES if rule in changes]):
             raise InputError(
-                f"{', '.join(rules)}: only for BERT's rules, which the tokenizer in {path} does "
-                f"not have; use {AUTO_TOKENIZER}"
+                "{rules}: only for BERT's rules, which the tokenizer in {path} does not have; "
+                "use {auto_tokenizer}",
+                ", ".join(rules),
+                path,
+                AUTO_TOKENIZER,
             )
         return cls(core, str(name))
 
     def save_pretrained(self, save_directory: "str | os.PathLike[str]") -> None:
         """Write files that this class, ``ownbert.Tokenizer`` and Transformers 4.57.6 and 5 load."""
         if not isinstance(save_directory, str | os.PathLike):
-            raise InputError(f"save_pretrained needs a folder, not {in_short(save_directory)}")
+            raise InputError(
+                "save_pretrained needs a folder, not {save_directory}", in_short(save_directory)
+            )
         self.current().save(save_directory)
 
     def current(self) -> Tokenizer:
@@ -269,7 +279,7 @@ class PreTrainedTokenizer:
         for token in tokens:
             content = getattr(token, "content", token)
             if not isinstance(content, str):
-                raise InputError(f"{in_short(content)} is not a token; a token is a text")
+                raise InputError("{content} is not a token; a token is a text", in_short(content))
             _require_characters(content)
         core = self.core
         add = core.backend.add_special_tokens if special_tokens else core.backend.add_tokens
@@ -288,7 +298,7 @@ class PreTrainedTokenizer:
         if isinstance(tokens, list | tuple):
             return [self.convert_tokens_to_ids(token) for token in tokens]
         if not isinstance(tokens, str):
-            raise InputError(f"{in_short(tokens)} is not a token; a token is a text")
+            raise InputError("{tokens} is not a token; a token is a text", in_short(tokens))
         _require_characters(tokens)
         index = self.core.id_of(tokens)
         return self.unk_token_id if index is None else index
@@ -387,7 +397,7 @@ class PreTrainedTokenizer:
             # a text of a pair, and raises a plain Exception if a text is too short to truncate.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise InputError(
-                    f"the text cannot be encoded with these arguments: {error}"
+                    "the text cannot be encoded with these arguments: {error}", error
                 ) from None
             raise
         finally:
@@ -404,7 +414,9 @@ class PreTrainedTokenizer:
             added = encoder.num_special_tokens_to_add(pair) * options.add_special_tokens
             if limit < added:  # which the library ignores
                 raise InputError(
-                    f"max_length is {limit}, but there are {added} special tokens around a text"
+                    "max_length is {limit}, but there are {added} special tokens around a text",
+                    limit,
+                    added,
                 )
             encoder.enable_truncation(
                 max_length=options.max_length,
@@ -566,7 +578,9 @@ def _batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
         return list(text)
     if not isinstance(pair, list | tuple) or len(pair) != len(text):
         found = str(len(pair)) if isinstance(pair, list | tuple) else f"a {type(pair).__name__}"
-        raise InputError(f"{len(text)} texts need the same number of second texts, not {found}")
+        raise InputError(
+            "{count} texts need the same number of second texts, not {value}", len(text), found
+        )
     return list(zip(text, pair, strict=True))
 
 

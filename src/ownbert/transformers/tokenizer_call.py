@@ -62,8 +62,11 @@ class CallOptions:
         names = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in options if name not in names]:
             raise InputError(
-                f"the tokenizer has no argument {', '.join(unknown)}; it has {', '.join(names)}; "
-                f"for others use {AUTO_TOKENIZER}"
+                "the tokenizer has no argument {unknown}; it has {names}; for others use "
+                "{auto_tokenizer}",
+                ", ".join(unknown),
+                ", ".join(names),
+                AUTO_TOKENIZER,
             )
         if (options.get("max_length") or 0) == NO_LIMIT:  # max_length=tokenizer.model_max_length
             options = {**options, "max_length": None}
@@ -97,7 +100,9 @@ def _strategy(name: str, value: Any, names: tuple[str, ...]) -> str:
     if value is None or isinstance(value, bool):
         return names[0 if value else -1]
     if value not in names:
-        raise InputError(f"{name} is {value!r}; True, False or one of {', '.join(names)}")
+        raise InputError(
+            "{name} is {value!r}; True, False or one of {names}", name, value, ", ".join(names)
+        )
     return value
 
 
@@ -190,15 +195,16 @@ def as_tensors(columns: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 
     kind = str(getattr(kind, "value", kind))
     if kind not in ("pt", "np"):
-        raise InputError(f"return_tensors is {kind!r}; 'pt' and 'np' are supported")
+        raise InputError("return_tensors is {kind!r}; 'pt' and 'np' are supported", kind)
     found: dict[str, Any] = {}
     for key, value in columns.items():
         try:
             array = np.array(value, dtype=None if np.size(value) else "int64")
         except ValueError as error:
             raise InputError(
-                f"{key} has rows of different lengths: with return_tensors give padding=True, "
-                "and truncation=True with max_length"
+                "{key} has rows of different lengths: with return_tensors give padding=True, "
+                "and truncation=True with max_length",
+                key,
             ) from error
         if kind == "pt":
             import torch

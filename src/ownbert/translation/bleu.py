@@ -45,7 +45,9 @@ def bleu(
     from sacrebleu.metrics.bleu import BLEU
 
     if len(translations) != len(references):
-        raise InputError(f"{len(translations):,} translations and {len(references):,} references")
+        raise InputError(
+            "{count:,} translations and {count2:,} references", len(translations), len(references)
+        )
     metric = BLEU(lowercase=lowercase, tokenize=_tokenization(references))
     result = metric.corpus_score(list(translations), [list(references)])
     return Bleu(float(result.score), str(metric.get_signature()))

@@ -69,7 +69,8 @@ class Translator:
         between(-most, most, "[]")("length_penalty", length_penalty)
         if beams == 1 and length_penalty != LENGTH_PENALTY:
             warn_of_input(
-                "--length-penalty has no effect with --beams 1, which makes only one translation"
+                "{--length-penalty} has no effect with {--beams 1}, which makes only one "
+                "translation"
             )
         self.folder = model_folder(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
@@ -81,8 +82,11 @@ class Translator:
         vocab_size = max(self.source.vocab_size, self.target.vocab_size)
         if vocab_size > model.config.vocab_size:
             raise InputError(
-                f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
-                f"{model.config.vocab_size}; they do not belong together"
+                "{folder}: the vocabulary has {vocab_size} tokens, the model only "
+                "{config_vocab_size}; they do not belong together",
+                folder,
+                vocab_size,
+                model.config.vocab_size,
             )
         start = decoder_start_id(self.target)
         self.start = _token_id(folder, values, "decoder_start_token_id", start)
@@ -192,7 +196,7 @@ def translate_file(
         }
         texts = (text for _, text in open_text(path))
     elif resume:
-        raise InputError("only an output file can be resumed; name it, or omit --resume")
+        raise InputError("only an output file can be resumed; name it, or omit {--resume}")
     else:
         texts = input
     blocks = first_read(translator.blocks(texts))

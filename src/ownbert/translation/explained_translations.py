@@ -86,7 +86,9 @@ class ExplainedTranslator:
         words = self._words(ids)
         if word is not None and word not in [name for name, _ in words]:
             translation = " ".join(name for name, _ in words)
-            raise InputError(f"the translation has no {word!r}; it is {translation!r}")
+            raise InputError(
+                "the translation has no {word!r}; it is {translation!r}", word, translation
+            )
         for name, positions in words:
             if word in (None, name):
                 targets.append(_target(name, positions, float(np.exp(log_probs[positions].sum()))))

@@ -58,8 +58,10 @@ def make_model(
     """
     if share_embeddings and src_vocab != tgt_vocab:
         raise InputError(
-            f"share_embeddings needs one vocabulary, not src_vocab {src_vocab} and tgt_vocab "
-            f"{tgt_vocab}"
+            "share_embeddings needs one vocabulary, not src_vocab {src_vocab} and tgt_vocab "
+            "{tgt_vocab}",
+            src_vocab,
+            tgt_vocab,
         )
     encoder, decoder = (dict[str, Any](changes.pop(name, {})) for name in ("encoder", "decoder"))
     source = transformer_config(src_vocab, N, d_model, d_ff, h, dropout, **(changes | encoder))
@@ -100,8 +102,10 @@ def from_configs(
     """
     if source.hidden_size != target.hidden_size:
         raise InputError(
-            f"the encoder has hidden size {source.hidden_size} and the decoder "
-            f"{target.hidden_size}; they must be equal"
+            "the encoder has hidden size {hidden_size} and the decoder {target_hidden_size}; "
+            "they must be equal",
+            source.hidden_size,
+            target.hidden_size,
         )
     target = replace(target, is_decoder=True, add_cross_attention=True)
     model = Model(

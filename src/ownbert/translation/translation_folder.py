@@ -29,15 +29,19 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     kind = encoder_decoder_of(values)
     if kind is None:
         raise InputError(
-            f"{folder} contains a {values.get('model_type')} model; an encoder-decoder (marian, "
-            "t5) is needed: make one with ownbert translate train"
+            "{folder} contains a {values} model; an encoder-decoder (marian, t5) is needed: "
+            "make one with ownbert translate train",
+            folder,
+            values.get("model_type"),
         )
     if other := kind.other_class(values):
-        raise InputError(f"{folder} contains a {other}; a {kind.generating} is needed")
+        raise InputError(
+            "{folder} contains a {value}; a {generating} is needed", folder, other, kind.generating
+        )
     try:
         encoder, decoder, shared = kind.read_config(values)
     except (InputError, TypeError) as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError("{path}: {error}", path, error) from None
     tensors, weights = read_weights(Path(folder))
     weight_map = kind.weight_map(encoder, decoder, shared=shared, head="generator")
     require_blocks(tensors, weight_map, weights, encoder, decoder)

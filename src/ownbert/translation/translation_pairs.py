@@ -48,17 +48,19 @@ def read_pairs(files: PairFiles, *, dev: bool = False) -> Pairs | None:
     source, target, table = (getattr(files, prefix + name) for name in names)
     options = {name: f"--{prefix}{name}".replace("_", "-") for name in names}
     if table and (source or target):
-        raise InputError(f"{options['pairs']} and {options['source']} are both given; give one")
+        raise InputError(
+            "{options} and {options2} are both given; give one", options["pairs"], options["source"]
+        )
     if bool(source) != bool(target):
         missing = options["target"] if source else options["source"]
-        raise InputError(f"{missing} is needed: the file with the corresponding lines")
+        raise InputError("{missing} is needed: the file with the corresponding lines", missing)
     if not source and not table:
         return None
     rows = _from_table(table, files) if table else _from_lines(source, target)
     kept = [pair for pair in rows if all(text.strip() for text in pair)]
     where = table or f"{source} and {target}"
     if not kept:
-        raise InputError(f"{where}: no pair has text on both sides")
+        raise InputError("{where}: no pair has text on both sides", where)
     sources, targets = (list(side) for side in zip(*kept, strict=True))
     return Pairs(sources, targets, empty=len(rows) - len(kept))
 
@@ -72,15 +74,19 @@ def _from_lines(source: str, target: str) -> list[tuple[str, str]]:
         rows.append((pair[0] or "", pair[1] or ""))
     if counts[0] != counts[1]:
         raise InputError(
-            f"{source} has {counts[0]:,} lines and {target} {counts[1]:,}; line n of one file "
-            "must correspond to line n of the other"
+            "{source} has {counts:,} lines and {target} {counts2:,}; line n of one file must "
+            "correspond to line n of the other",
+            source,
+            counts[0],
+            target,
+            counts[1],
         )
     return rows
 
 
 def _lines(path: str) -> Iterator[str]:
     if kind_of(path) != "txt":
-        raise InputError(f"{path} is a table; give it as --pairs, with its two columns")
+        raise InputError("{path} is a table; give it as {--pairs}, with its two columns", path)
     return (text for _, text in open_text(path))
 
 
@@ -93,7 +99,9 @@ def _from_table(path: str, files: PairFiles) -> list[tuple[str, str]]:
     if None in names:
         known = ", ".join(header[:20])
         raise InputError(
-            f"{path} has the columns {known}; choose with --source-column and --target-column"
+            "{path} has the columns {options}; choose with {--source-column} and {--target-column}",
+            path,
+            known,
         )
     for name, side in zip(names, ("source", "target"), strict=True):
         require_column(header, str(name), source=path, option=f"--{side}-column")
@@ -138,8 +146,10 @@ class PairData:
         ]
         if not kept:
             raise InputError(
-                f"all {len(pairs):,} pairs have more than {max_length} tokens on a side; give a "
-                "larger --max-length"
+                "all {count:,} pairs have more than {max_length} tokens on a side; give a "
+                "larger {--max-length}",
+                len(pairs),
+                max_length,
             )
         self.long = len(pairs) - len(kept)
         self.sources = [_with_specials(source_ids[i], source) for i in kept]

@@ -127,8 +127,9 @@ class Network(CheckedSettings, name="model"):
         super().__post_init__()
         if self.d_model % self.h:
             raise InputError(
-                f"model.d_model is {self.d_model}, model.h {self.h}; d_model must be a multiple "
-                "of h"
+                "model.d_model is {d_model}, model.h {value}; d_model must be a multiple of h",
+                self.d_model,
+                self.h,
             )
 
 

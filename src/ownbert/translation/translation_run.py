@@ -121,7 +121,7 @@ class TranslationRun(TrainingRun):
         super().__init__(recipe.run)
         pairs, dev = read_pairs(recipe.data), read_pairs(recipe.data, dev=True)
         if pairs is None:
-            raise InputError("--source and --target are needed: the training pairs")
+            raise InputError("{--source} and {--target} are needed: the training pairs")
         self.empty = pairs.empty
         if dev is None:
             pairs, dev = hold_out(pairs, recipe.data.held_out, recipe.seed)

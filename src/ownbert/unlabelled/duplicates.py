@@ -22,6 +22,7 @@ from ownbert.inference.compute import Compute, Progress, Say, say_each
 from ownbert.inference.embedding.embedder import in_blocks
 from ownbert.inference.embedding.vector_files import Record, RowVectors, as_inputs, sources_of
 from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.language.messages import Option
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, columns, kind_of, read_values
@@ -123,7 +124,9 @@ def duplicates(
         threshold = THRESHOLD if model is None else VECTOR_THRESHOLD
     up_to(1)("threshold", threshold)
     if model is None and device != "auto":
-        raise InputError(f"--device {device} requires --model; omit it or name a model")
+        raise InputError(
+            "{device} requires {--model}; omit it or name a model", Option("--device", device)
+        )
     known(*KEEP)("keep", keep)
     row_sources = sources_of(as_inputs(rows))
     if len(row_sources) > 1:
@@ -273,14 +276,16 @@ def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np
         lines = (f"{line}\n" for _, line in open_text(source) if kind == "txt" or line.strip())
         return fill_from(ResumableFile(output, None, resume=False), lines)
     if kind == "txt":
-        raise InputError(f"{output}: lines of plain text are written to a .txt file")
+        raise InputError("{output}: lines of plain text are written to a .txt file", output)
     names = columns(source)
     rows = (
         dict(zip(names, map(id_value, values), strict=True))
         for _, values in read_values(source, names)
     )
     if kind_of(output) not in ("delimited", "jsonl"):
-        raise InputError(f"{output}: rows of a table are written to a .csv, .tsv or .jsonl file")
+        raise InputError(
+            "{output}: rows of a table are written to a .csv, .tsv or .jsonl file", output
+        )
     return fill_from(PredictionWriter(output, None, resume=False), rows)
 
 

@@ -54,7 +54,7 @@ def label_errors(report: dict[str, Any], known: Sequence[Row]) -> list[dict[str,
         InputError: the report has no label errors section.
     """
     if "label_errors" not in report:
-        raise InputError(f"likely label errors are in the {REPORT} that ownbert fit writes")
+        raise InputError("likely label errors are in the {report} that ownbert fit writes", REPORT)
     rows: list[dict[str, Any]] = []
     # Texts of the same beginning are distinguished by their places: "line 7", earlier "row 7".
     whole_texts: dict[Any, str] = {}

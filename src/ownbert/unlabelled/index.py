@@ -175,7 +175,7 @@ class Index:
 
         self.folder = Path(folder)
         if not is_index(self.folder):
-            raise InputError(f"{folder} is not an index; make one with ownbert search build")
+            raise InputError("{folder} is not an index; make one with ownbert search build", folder)
         self.settings: Mapping[str, Any] = read_json(self.folder / INDEX, check=_CHECK)
         self.model: str | Path = model or self.settings["model"]
         self._given = device, engine
@@ -187,7 +187,7 @@ class Index:
                 raise ValueError("sizes differ")
             self.text_bytes = self._rows.bytes // len(self)
         except (ValueError, OSError, EOFError, pa.ArrowException) as error:
-            raise InputError(f"the index {folder} is damaged; rebuild it") from error
+            raise InputError("the index {folder} is damaged; rebuild it", folder) from error
 
     def __repr__(self) -> str:
         return named_repr(self, self.folder, texts=len(self))
@@ -249,11 +249,12 @@ class Index:
         folder = model_folder(self.model)
         if not folder.is_dir():
             raise InputError(
-                f"the model of the index is not at {folder}; move it there, or name it with "
-                "--model of search find"
+                "the model of the index is not at {folder}; move it there, or name it with "
+                "{--model} of search find",
+                folder,
             )
         if model_checksums(folder) != self.settings["checksums"]:
-            raise InputError(f"{folder} is not the model of the index; rebuild the index")
+            raise InputError("{folder} is not the model of the index; rebuild the index", folder)
         device, engine = self._given
         precision, length = (self.settings[key] for key in ("precision", "max_length"))
         compute = Compute(device, precision, engine)

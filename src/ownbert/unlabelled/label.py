@@ -137,12 +137,13 @@ def to_label(
     task, folder = predictor.task, predictor.folder
     if not gives_labels(task):
         raise InputError(
-            f"{folder}: texts can be chosen only for models with labels for single texts"
+            "{folder}: texts can be chosen only for models with labels for single texts", folder
         )
     if check is not None and isinstance(task, MultiLabelTask):
         raise InputError(
-            f"{folder} has several labels per text; likely label errors are only found for one "
-            "label per text: omit --check"
+            "{folder} has several labels per text; likely label errors are only found for one "
+            "label per text: omit {--check}",
+            folder,
         )
     report = read_report(folder)
     learnt = [] if train is None else task.read(task.source(train, labelled=True))

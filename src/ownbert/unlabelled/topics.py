@@ -158,9 +158,11 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
         from sklearn.cluster import MiniBatchKMeans
         from sklearn.metrics import silhouette_score
     if len(vectors) < 3:
-        raise InputError(f"there are {len(vectors)} texts; topics need at least 3")
+        raise InputError("there are {count} texts; topics need at least 3", len(vectors))
     if count is not None and count > len(vectors):
-        raise InputError(f"there are {len(vectors):,} texts for {count:,} topics; lower --count")
+        raise InputError(
+            "there are {count:,} texts for {count2:,} topics; lower {--count}", len(vectors), count
+        )
     mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
     draw = np.random.default_rng(seed)
     chosen = np.sort(draw.permutation(len(vectors))[:_FITTED])
@@ -293,7 +295,9 @@ def _date(value: Any, column: str) -> tuple[str, ...]:
     if value is None or value == "":
         return ()
     if (match := _DATE.match(str(value).strip())) is None:
-        raise InputError(f"{column} has {str(value)[:40]!r}, no date such as 2024-05-31")
+        raise InputError(
+            "{column} has {value!r}, no date such as 2024-05-31", column, str(value)[:40]
+        )
     return tuple(part for part in match.groups() if part is not None)
 
 

@@ -56,7 +56,7 @@ class LinearView:
             name = settings.get("view")
             if name not in list(VIEWS):
                 raise InputError(
-                    f"{folder / LINEAR}.json was written by another version of ownbert"
+                    "{folder}.json was written by another version of ownbert", folder / LINEAR
                 )
             if settings.get("beside"):
                 view = cls.load(folder.resolve().parents[1] / name).view
@@ -104,7 +104,7 @@ def reading_linear(
     path = folder / f"{name}.safetensors"
     settings = read_json(folder / f"{name}.json")
     if settings.get("format") != _FORMAT:
-        raise InputError(f"{folder / name}.json was written by another version of ownbert")
+        raise InputError("{folder}.json was written by another version of ownbert", folder / name)
     try:
         arrays = load_file(path)
         if not all(np.isfinite(v).all() for v in arrays.values()):

@@ -66,7 +66,7 @@ def explain_images(
     for name in methods:
         if name not in IMAGE_METHODS:
             known = ", ".join(IMAGE_METHODS)
-            raise InputError(f"images can be explained by {known}, not by {name!r}")
+            raise InputError("images can be explained by {options}, not by {name!r}", known, name)
     model = load(description).to(pick_device(device))
     processor = Processor.load(folder)
     files = list(islice(chain.from_iterable(map(stream_images, images)), rows))

@@ -95,12 +95,15 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
     if path.suffix == ".npz":
         arrays = _of_npz(path)
         if "labels" not in arrays:
-            raise InputError(f"{path} has no array of labels, named {' or '.join(LABELS)}")
+            raise InputError(
+                "{path} has no array of labels, named {labels}", path, " or ".join(LABELS)
+            )
         return _paired(arrays["images"], arrays["labels"], str(path))
     refuse_unreadable(path)
     raise InputError(
-        f"{path}: labelled images are a folder of class folders, an IDX file "
-        "(train-images-idx3-ubyte.gz) or an .npz file with images and labels"
+        "{path}: labelled images are a folder of class folders, an IDX file "
+        "(train-images-idx3-ubyte.gz) or an .npz file with images and labels",
+        path,
     )
 
 
@@ -126,7 +129,7 @@ def stream_images(source: Any) -> Iterator[ImageSource]:
             return
         files = _files_below(path)
         if not files:
-            raise InputError(f"{path} contains no images")
+            raise InputError("{path} contains no images", path)
         yield from map(_opened, files)
     elif is_idx(path):
         yield from images_of_array(read_idx(path), str(path))
@@ -188,7 +191,7 @@ def _one_in_memory(image: Any, number: int) -> ImageSource:
     try:
         digest = hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest()
     except Exception as error:  # Pillow decodes pixels lazily
-        raise InputError(f"{name} cannot be read: it is damaged or cut off") from error
+        raise InputError("{name} cannot be read: it is damaged or cut off", name) from error
     return ImageSource(image, name, digest, _size_upright(image), 1 if _is_grey(image.mode) else 3)
 
 
@@ -202,12 +205,14 @@ def _as_bytes(images: Any, what: str) -> np.ndarray:
     except ValueError:
         array = np.asarray(None)
     if array.dtype == object:
-        raise InputError(f"{what}: the images have different sizes, or are not arrays of numbers")
+        raise InputError(
+            "{what}: the images have different sizes, or are not arrays of numbers", what
+        )
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] != 3) or not array.size:
         raise InputError(
-            f"{what} have the shape {array.shape}; it must be (N, H, W) or (N, H, W, 3)"
+            "{what} have the shape {shape}; it must be (N, H, W) or (N, H, W, 3)", what, array.shape
         )
     array = checked_values(array, what)
     return array if array.dtype == np.uint8 else np.round(array * 255).astype(np.uint8)
@@ -227,8 +232,10 @@ def _paired(images: Any, labels: np.ndarray, source: str) -> list[LabelledImage]
     where = f"{source}: " if source else ""
     if labels.ndim != 1 or len(labels) != len(sources):
         raise InputError(
-            f"{where}{len(sources):,} images and labels of shape {labels.shape}; every image needs "
-            "one label"
+            "{where}{count:,} images and labels of shape {shape}; every image needs one label",
+            where,
+            len(sources),
+            labels.shape,
         )
     return list(zip(sources, labels.tolist(), strict=True))
 
@@ -236,15 +243,21 @@ def _paired(images: Any, labels: np.ndarray, source: str) -> list[LabelledImage]
 def _of_idx(path: Path) -> list[LabelledImage]:
     images = read_idx(path)
     if images.ndim < 3:
-        raise InputError(f"{path} has {images.ndim} dimensions; a file of images has 3")
+        raise InputError("{path} has {ndim} dimensions; a file of images has 3", path, images.ndim)
     other = labels_beside(path)
     labels = read_idx(other)
     if labels.ndim != 1:
-        raise InputError(f"{other} has {labels.ndim} dimensions; a file of labels has 1")
+        raise InputError(
+            "{value} has {ndim} dimensions; a file of labels has 1", other, labels.ndim
+        )
     if len(labels) != len(images):
         raise InputError(
-            f"{path} has {len(images):,} images and {other} {len(labels):,} labels; they do not "
-            "belong together"
+            "{path} has {count:,} images and {value} {count2:,} labels; they do not belong "
+            "together",
+            path,
+            len(images),
+            other,
+            len(labels),
         )
     return _paired(images, labels, str(path))
 
@@ -256,7 +269,9 @@ def _idx_in(folder: Path) -> Path | None:
     kinds = {path.name.removesuffix(".gz"): path for path in files}
     if len(kinds) > 1:
         names = ", ".join(path.name for path in kinds.values())
-        raise InputError(f"{folder} contains several files of images; name one of them: {names}")
+        raise InputError(
+            "{folder} contains several files of images; name one of them: {names}", folder, names
+        )
     return files[0] if files else None
 
 
@@ -271,7 +286,10 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
         names_present = ", ".join(arrays) or "none"
     if "images" not in arrays_by_role:
         raise InputError(
-            f"{path} has no array of images, named {' or '.join(IMAGES)} ({names_present})"
+            "{path} has no array of images, named {images} ({names_present})",
+            path,
+            " or ".join(IMAGES),
+            names_present,
         )
     return arrays_by_role
 
@@ -282,16 +300,17 @@ def _of_classes(folder: Path) -> Iterator[LabelledImage]:
     classes = [path for path in paths if path.is_dir()]
     if not classes:
         raise InputError(
-            f"{folder} has no class folders: put the images of each class in a folder named "
-            "after it"
+            "{folder} has no class folders: put the images of each class in a folder named "
+            "after it",
+            folder,
         )
     for path in paths:
         if path not in classes:
-            raise InputError(f"{path} is in none of the class folders of {folder}")
+            raise InputError("{path} is in none of the class folders of {folder}", path, folder)
     for label in classes:
         files = _files_below(label)
         if not files:
-            raise InputError(f"{label} is a class folder without images")
+            raise InputError("{label} is a class folder without images", label)
         for path in files:
             yield _opened(path), label.name
 
@@ -322,9 +341,11 @@ def _opened(path: Path) -> ImageSource:
             size, mode = _size_upright(opened), opened.mode
     except image.DecompressionBombError:
         most = 2 * (image.MAX_IMAGE_PIXELS or 0)  # above this, Pillow raises an error
-        raise InputError(f"{path} has more than {most:,} pixels; make it smaller") from None
+        raise InputError(
+            "{path} has more than {most:,} pixels; make it smaller", path, most
+        ) from None
     except Exception:  # Pillow's errors are of many kinds
-        raise InputError(f"{path} is not an image that Pillow can read") from None
+        raise InputError("{path} is not an image that Pillow can read", path) from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return ImageSource(path, str(path), digest, size, 1 if _is_grey(mode) else 3)
 
@@ -395,19 +416,22 @@ def read_idx(path: Path) -> np.ndarray:
         try:
             data = gzip.decompress(data)
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise InputError(f"{path}: the gzip data is damaged or cut short") from None
+            raise InputError("{path}: the gzip data is damaged or cut short", path) from None
     if len(data) < 4 or data[:2] != b"\0\0" or not data[3]:
         raise InputError(
-            f"{path} is not an IDX file: it begins with {data[:4].hex(' ') or 'nothing'}, but "
-            "must begin with 00 00"
+            "{path} is not an IDX file: it begins with {hex}, but must begin with 00 00",
+            path,
+            data[:4].hex(" ") or "nothing",
         )
     if data[2] != _UBYTE:
         raise InputError(
-            f"{path} contains numbers of type 0x{data[2]:02x}; only 0x08 (bytes) is supported"
+            "{path} contains numbers of type 0x{data:02x}; only 0x08 (bytes) is supported",
+            path,
+            data[2],
         )
     start = 4 + 4 * data[3]
     if len(data) < start:
-        raise InputError(f"{path} is cut off in its header")
+        raise InputError("{path} is cut off in its header", path)
     shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
     expected, actual = int(np.prod(shape, dtype=object)), len(data) - start
     if actual != expected:
@@ -433,5 +457,5 @@ def labels_beside(path: Path) -> Path:
     plain = labels_path.with_name(name.removesuffix(".gz"))
     existing = [p for p in (labels_path, plain, plain.with_name(f"{plain.name}.gz")) if p.exists()]
     if not existing or existing[0] == path:
-        raise InputError(f"{path} has no labels: {labels_path} is missing")
+        raise InputError("{path} has no labels: {labels_path} is missing", path, labels_path)
     return existing[0]

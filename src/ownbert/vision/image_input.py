@@ -52,9 +52,13 @@ class ImageInputBuilder:
     def __init__(self, processor: Processor, image: Image, source: Any) -> None:
         if (processor.size, processor.channels) != (image.size, image.channels):
             raise InputError(
-                f"{source}: preprocessor_config.json makes images of {_sizes(processor.size)} in "
-                f"{processor.channels} channels, and the model reads {_sizes(image.size)} in "
-                f"{image.channels}"
+                "{source}: preprocessor_config.json makes images of {sizes} in {channels} "
+                "channels, and the model reads {image_sizes} in {image_channels}",
+                source,
+                _sizes(processor.size),
+                processor.channels,
+                _sizes(image.size),
+                image.channels,
             )
         self.processor, self.image = processor, image
         self.max_length = image.patches + 1

@@ -69,7 +69,9 @@ class ImageTask(SingleLabelTask):
         super().__init__(*given, **named)
         self.processor: Processor | None = None
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
-            raise InputError(f"a {others[0]} column does not apply to image: images have none")
+            raise InputError(
+                "a {others} column does not apply to image: images have none", others[0]
+            )
 
     # Model and input.
 
@@ -78,15 +80,19 @@ class ImageTask(SingleLabelTask):
             raise InputError("model.pretrain_steps does not apply to image: images have no words")
         for name in ("layer_gate", "attention_blur"):
             if getattr(model, name) is not None:
-                raise InputError(f"model.{name} does not apply to image: it is for text models")
+                raise InputError(
+                    "model.{name} does not apply to image: it is for text models", name
+                )
         if not model.folder:
             if model.from_scratch:
-                raise InputError("model.from_scratch takes the size of a model; --model is needed")
+                raise InputError(
+                    "model.from_scratch takes the size of a model; {--model} is needed"
+                )
             return None
         if model.vit != Vit():
             raise InputError(
-                f"model.vit is for a new model, but {model.folder} has its own sizes; omit one "
-                "of them"
+                "model.vit is for a new model, but {folder} has its own sizes; omit one of them",
+                model.folder,
             )
         description = describe(model.folder)
         self.check_modality(description, model.folder)
@@ -95,8 +101,9 @@ class ImageTask(SingleLabelTask):
     def check_modality(self, description: Description, folder: str | Path) -> None:
         if description.config.image is None:
             raise InputError(
-                f"{folder} reads texts, but image needs an image model; give the folder of a "
-                "ViT, or none for a new one"
+                "{folder} reads texts, but image needs an image model; give the folder of a "
+                "ViT, or none for a new one",
+                folder,
             )
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
@@ -173,8 +180,10 @@ class ImageTask(SingleLabelTask):
         if None in needed:
             what = "images and labels" if labelled else "images"
             raise InputError(
-                f"{name}: no columns of {what} among {', '.join(image_table.names)}; name them "
-                "image and label"
+                "{name}: no columns of {what} among {names}; name them image and label",
+                name,
+                what,
+                ", ".join(image_table.names),
             )
         cells = list(image_table.rows([column for column in needed if column is not None]))
         images = [row[0] for row in cells]

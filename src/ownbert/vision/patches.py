@@ -78,7 +78,9 @@ def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
     if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
         expected = ", ".join(map(str, (image.channels, *image.size)))
         raise InputError(
-            f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {expected})"
+            "pixel_values have shape {shape}, not (B, {expected})",
+            tuple(pixel_values.shape),
+            expected,
         )
     count, device = len(pixel_values), pixel_values.device
     (down, across), (height, width) = image.grid, image.patch

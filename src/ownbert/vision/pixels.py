@@ -58,16 +58,23 @@ class Processor:
         for name, kind in (("size", int), ("mean", float), ("std", float)):
             object.__setattr__(self, name, tuple(map(kind, getattr(self, name))))
         if len(self.size) != 2 or min(self.size) < 1:
-            raise InputError(f"size is {self.size}; it must be a height and width of at least 1")
+            raise InputError(
+                "size is {size}; it must be a height and width of at least 1", self.size
+            )
         if self.channels not in (1, 3):
-            raise InputError(f"channels is {self.channels}; it must be 1 (grey) or 3 (colour)")
+            raise InputError(
+                "channels is {channels}; it must be 1 (grey) or 3 (colour)", self.channels
+            )
         for name in ("mean", "std"):
             if len(getattr(self, name)) != self.channels:
                 raise InputError(
-                    f"{name} has {len(getattr(self, name))} numbers for {self.channels} channels"
+                    "{name} has {count} numbers for {channels} channels",
+                    name,
+                    len(getattr(self, name)),
+                    self.channels,
                 )
         if min(self.std) <= 0:
-            raise InputError(f"std is {self.std}; every number must be more than 0")
+            raise InputError("std is {std}; every number must be more than 0", self.std)
         known(*_RESAMPLES)("resample", self.resample)
 
     def __call__(self, images: Any) -> np.ndarray:
@@ -88,7 +95,7 @@ class Processor:
         """
         if isinstance(images, np.ndarray) and images.ndim < 3:
             raise InputError(
-                f"images have shape {images.shape}; it must be (B, H, W) or (B, H, W, C)"
+                "images have shape {shape}; it must be (B, H, W) or (B, H, W, C)", images.shape
             )
         if isinstance(images, np.ndarray) and images.shape[1:3] == self.size:
             return self.normalized(images if images.ndim == 4 else images[..., None])
@@ -105,7 +112,9 @@ class Processor:
         """
         array = image if isinstance(image, np.ndarray) else self._array_of(image)
         if array.ndim not in (2, 3) or not array.size:
-            raise InputError(f"an image has shape {array.shape}; it must be (H, W) or (H, W, C)")
+            raise InputError(
+                "an image has shape {shape}; it must be (H, W) or (H, W, C)", array.shape
+            )
         array = checked_values(array if array.ndim == 3 else array[..., None], "the images")
         if array.shape[:2] == self.size:
             return array
@@ -125,7 +134,9 @@ class Processor:
         channels = values.shape[-1]
         if channels not in (1, self.channels):
             raise InputError(
-                f"the images have {channels} channels, the model reads {self.channels}"
+                "the images have {channels} channels, the model reads {channels2}",
+                channels,
+                self.channels,
             )
         values = checked_values(values, "the images")
         out = np.moveaxis(values, -1, 1).astype(np.float32)
@@ -160,15 +171,16 @@ class Processor:
         values = read_json(path, check=_KEYS)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
-                raise InputError(f"{path}: {step} is true; it must be false")
+                raise InputError("{path}: {step} is true; it must be false", path, step)
         try:
             return cls(**_processor_fields(values))
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError("{path}: {error}", path, error) from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
-                f"{path}: it must give size (height and width), image_mean and image_std as "
-                "ViTImageProcessor does"
+                "{path}: it must give size (height and width), image_mean and image_std as "
+                "ViTImageProcessor does",
+                path,
             ) from None
 
     def _array_of(self, image: Any) -> np.ndarray:
@@ -199,7 +211,7 @@ def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarr
         return array
     number = np.issubdtype(array.dtype, np.number) or array.dtype == bool
     if not number or np.iscomplexobj(array):
-        raise InputError(f"{what} contain {array.dtype}; they must contain numbers")
+        raise InputError("{what} contain {dtype}; they must contain numbers", what, array.dtype)
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
     whole = np.issubdtype(array.dtype, np.integer)
     if not (low >= 0 and high <= (most if whole else 1)):  # negated, to reject NaN
@@ -240,7 +252,11 @@ def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray
     (channels, height, width), (down, across) = pixels.shape, patch
     if height % down or width % across:
         raise InputError(
-            f"an image of {height} x {width} cannot be cut into patches of {down} x {across}"
+            "an image of {height} x {width} cannot be cut into patches of {down} x {across}",
+            height,
+            width,
+            down,
+            across,
         )
     grid = pixels.reshape(channels, height // down, down, width // across, across)
     rows = grid.transpose(1, 3, 0, 2, 4).reshape(-1, channels * down * across)

@@ -90,15 +90,17 @@ def draw_relevance(
     make_figure = figure_class()
     for source in map(Path, images):
         if Path(output).resolve().is_relative_to(source.resolve()):
-            raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
+            raise InputError(
+                "{output} would be read as an image of {source}; write elsewhere", output, source
+            )
     description = describe(folder)
     if description.config.image is None:
-        raise InputError(f"{folder} contains a text model; relevance maps are for images")
+        raise InputError("{folder} contains a text model; relevance maps are for images", folder)
     model, processor = load(description), Processor.load(folder)
     most = _MOST + 1 if rows is None else min(rows, _MOST + 1)
     files = list(islice(chain.from_iterable(map(stream_images, images)), most))
     if len(files) > _MOST:
-        raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
+        raise InputError("there are more than {most} images; draw fewer at a time", _MOST)
     also = [] if label is None else [class_number(model, label)]
     explained = list(
         explain(model, processor, files, lambda p: [int(p.argmax()), *also], layers=layers)

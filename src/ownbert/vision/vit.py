@@ -140,7 +140,9 @@ def from_timm(
         patches = state_dict["pos_embed"].shape[1] - 1
         inner = state_dict["blocks.0.mlp.fc1.weight"].shape[0]
     except KeyError as error:
-        raise InputError(f"no tensor {error.args[0]}: not a VisionTransformer of timm") from None
+        raise InputError(
+            "no tensor {args}: not a VisionTransformer of timm", error.args[0]
+        ) from None
     side = round(patches**0.5)
     with shapes_alone():
         model = make_model(

@@ -56,7 +56,7 @@ def export(
     from ownbert.exporting.export import export as run
 
     if output is None:
-        raise InputError("-o is needed: the folder for the exported file")
+        raise InputError("{-o} is needed: the folder for the exported file")
     parity = run(
         folder,
         output,

@@ -45,7 +45,7 @@ def quantize(
     from ownbert.exporting.quantize import quantize as run
 
     if output is None:
-        raise InputError("-o is needed: the folder for the quantized model")
+        raise InputError("{-o} is needed: the folder for the quantized model")
     parity = run(
         folder,
         output,

@@ -102,7 +102,7 @@ def serve(
     keep_memory()
     key = os.environ.get("OWNBERT_API_KEY")
     if key is not None and key_file is not None:
-        raise InputError("OWNBERT_API_KEY and --key-file are both given; omit one of them")
+        raise InputError("OWNBERT_API_KEY and {--key-file} are both given; omit one of them")
     run(
         folders,
         host=host,

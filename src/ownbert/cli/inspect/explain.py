@@ -91,15 +91,15 @@ class ExplainSettings:
         if self.output is not None:
             kind = {".html": "html", ".png": "png", ".jsonl": ""}.get(self.output.suffix.lower())
             if kind is None:
-                raise InputError(f"{self.output}: -o must end with .html, .png or .jsonl")
+                raise InputError("{output}: {-o} must end with .html, .png or .jsonl", self.output)
             if kind and getattr(self, kind) is not None:
                 raise InputError(
-                    f"-o and --{kind} name two files of the same kind; omit one of them"
+                    "{-o} and --{kind} name two files of the same kind; omit one of them", kind
                 )
             settings = replace(self, output=None, **{kind: self.output}) if kind else self
         for name in ("layers", "heads"):
             if getattr(settings, name) is not None and settings.html is None:
-                raise InputError(f"the option --{name} requires --html")
+                raise InputError("the option --{name} requires {--html}", name)
         return settings
 
 
@@ -236,7 +236,7 @@ def _refuse_words(settings: ExplainSettings, columns: ColumnNames) -> None:
     plain = ExplainSettings()
     changed = (n for n in ("by", "top", "layers", "heads") if vars(settings)[n] != vars(plain)[n])
     for name in (*changed, *columns.settings()):
-        raise InputError(f"images have no words: omit --{name.replace('_', '-')}")
+        raise InputError("images have no words: omit --{name}", name.replace("_", "-"))
 
 
 def _explain_images(

@@ -67,10 +67,10 @@ class HeadsSettings:
     def require_output(self) -> None:
         """Raise ``InputError`` unless -o is given exactly when something is pruned."""
         if self.prune is not None and self.drop_layers is not None:
-            raise InputError("--prune and --drop-layers cannot be combined; use one of them")
+            raise InputError("{--prune} and {--drop-layers} cannot be combined; use one of them")
         pruned = self.prune if self.drop_layers is None else self.drop_layers
         if (pruned is None) != (self.output is None):
-            raise InputError("--prune and --drop-layers require -o, and vice versa")
+            raise InputError("{--prune} and {--drop-layers} require {-o}, and vice versa")
 
 
 @settings_command

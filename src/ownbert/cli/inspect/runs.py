@@ -39,7 +39,7 @@ def runs(
     from ownbert.inspect.run_list import draw, find_runs, runs_csv, show_runs
 
     if json and csv:
-        raise InputError("--json and --csv cannot be combined; use one of them")
+        raise InputError("{--json} and {--csv} cannot be combined; use one of them")
     summaries = find_runs(folder, sort=sort)
     for line in summaries.broken:
         say(f"left out: {line}", err=True)

@@ -65,7 +65,7 @@ def trace(
         result = _trace_numbers(settings)
     else:
         if settings.inputs is not None or settings.scale or settings.digits is not None:
-            raise InputError("--inputs, --scale and --round are for numbers without a model")
+            raise InputError("{--inputs}, {--scale} and {--round} are for numbers without a model")
         if text is None:
             raise InputError('a text is needed: ownbert trace FOLDER "the text"')
         from ownbert.inspect.trace.model_trace import trace_and_observe, trace_folder
@@ -90,6 +90,6 @@ def _trace_numbers(settings: TraceSettings) -> Any:
     from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
     if settings.layer or settings.head:
-        raise InputError("--layer and --head apply to a model; name its folder and a text")
+        raise InputError("{--layer} and {--head} apply to a model; name its folder and a text")
     numbers = EXAMPLE if settings.inputs is None else read_inputs(settings.inputs)
     return trace_attention(**numbers, scale=settings.scale, digits=settings.digits)

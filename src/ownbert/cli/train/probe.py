@@ -84,11 +84,11 @@ def probe(
     keep_memory()
     if settings.layers:
         if output is not None:
-            raise InputError("--layers writes no folder: omit -o")
+            raise InputError("{--layers} writes no folder: omit {-o}")
         _compare_layers(model, train, columns, settings, quiet=quiet)
         return
     if output is None:
-        raise InputError("-o is needed: the folder for the result; or use --layers")
+        raise InputError("{-o} is needed: the folder for the result; or use {--layers}")
     named = columns.settings()
     note = None if quiet else saying(quiet=quiet)
     options: Any = {**named, **settings.given(), "overwrite": overwrite, "say": note}

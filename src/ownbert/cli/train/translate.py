@@ -192,7 +192,7 @@ def score(
 
     pairs = read_pairs(resolve(TranslateRecipe, options=settings).data)
     if pairs is None:
-        raise InputError("--source and --target are needed: texts and their translations")
+        raise InputError("{--source} and {--target} are needed: texts and their translations")
     need_sacrebleu()
     translator = Translator(
         folder, beams=beams, length_penalty=length_penalty, device=device, precision=precision

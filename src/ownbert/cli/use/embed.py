@@ -105,7 +105,9 @@ def embed(
         return
     given["engine"] = engine
     if resume:
-        raise InputError("embed can resume only with --runner ray; omit --resume, or use --shard")
+        raise InputError(
+            "embed can resume only with {--runner} ray; omit {--resume}, or use {--shard}"
+        )
     keep_memory()
     inputs = given_texts(texts or (), columns, folder, missing=_NOTHING)
     if str(output) == "-":

@@ -133,7 +133,9 @@ def _predict_with_ray(
     from ownbert.bulk.ray_runner import predict_with_ray
 
     if given.pop("calibrate") is not None:
-        raise InputError("--calibrate cannot be combined with --runner ray; calibrate beforehand")
+        raise InputError(
+            "{--calibrate} cannot be combined with {--runner} ray; calibrate beforehand"
+        )
     with counting("rows predicted", quiet=quiet) as progress:
         count = predict_with_ray(folder, names, output, progress=progress, **given)
     say_saved(f"{counted(count, 'row')} predicted", output, quiet=quiet)

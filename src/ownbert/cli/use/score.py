@@ -97,7 +97,7 @@ def score(
     if not to_file:
         o.require_file(resume=resume, shard=shard)
     if settings.html is not None and resume:
-        raise InputError("a page needs all rows: omit --resume or --html")
+        raise InputError("a page needs all rows: omit {--resume} or {--html}")
     inputs: Any = None
     if texts or to_file or settings.html or not settings.normal:
         inputs = given_texts(texts or (), columns, folder, missing=_NOTHING)

@@ -72,7 +72,9 @@ class FindSettings:
     def require(self) -> None:
         """Raise ``InputError`` for options that do not go together."""
         if self.by == "words" and self.model is not None:
-            raise InputError("--by words does not use a model; omit --model or choose another --by")
+            raise InputError(
+                "{--by} words does not use a model; omit {--model} or choose another {--by}"
+            )
 
 
 @app.command()

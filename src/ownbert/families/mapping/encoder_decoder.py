@@ -105,7 +105,9 @@ class EncoderDecoder:
         for name, token in (("decoder_start_token_id", start), ("eos_token_id", end)):
             if not isinstance(token, int) or token not in range(values["vocab_size"]):
                 raise InputError(
-                    f"{name} is {in_short(token)}; one token of the vocabulary is needed"
+                    "{name} is {token}; one token of the vocabulary is needed",
+                    name,
+                    in_short(token),
                 )
         return SecondReading(start, end)
 

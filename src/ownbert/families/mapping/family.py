@@ -29,8 +29,10 @@ def require_label_count(count: Any) -> int:
     """Return a number of labels; ``InputError`` if it is invalid."""
     if type(count) is not int or not 1 <= count <= MOST_LABELS:
         raise InputError(
-            f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
-            f"{MOST_LABELS:,}"
+            "num_labels is {count}; it must be a whole number, at least 1 and at most "
+            "{most_labels:,}",
+            in_short(count),
+            MOST_LABELS,
         )
     return count
 
@@ -53,7 +55,12 @@ def require_expressed(
     for old, new in zip(stacks, again, strict=True):
         for f in fields(EncoderConfig):
             if getattr(old, f.name) != getattr(new, f.name):
-                raise InputError(f"{model_type} has no key for {f.name} {getattr(old, f.name)}")
+                raise InputError(
+                    "{model_type} has no key for {name} {getattr}",
+                    model_type,
+                    f.name,
+                    getattr(old, f.name),
+                )
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ class Family:
         theirs |= self.writes(config)
         for key, value in theirs.items():
             if value is None and self.defaults[key] is not None:
-                raise InputError(f"{self.model_type} needs {key}")
+                raise InputError("{model_type} needs {key}", self.model_type, key)
         kind = config.position_embedding_type
         if self.fixed.get("position_embedding_type") is None:
             if config.positions.own or config.positions.waves == "interleaved":
@@ -181,7 +188,8 @@ class Family:
         """Raise ``InputError`` if the format has no key for pruned heads."""
         if "pruned_heads" not in self.defaults:
             raise InputError(
-                f"{self.model_type} cannot be pruned: its format has no key for the heads"
+                "{model_type} cannot be pruned: its format has no key for the heads",
+                self.model_type,
             )
 
     def specs(self, architecture: str, values: Mapping[str, Any]) -> tuple[HeadSpec, ...]:

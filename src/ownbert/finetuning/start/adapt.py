@@ -30,7 +30,9 @@ def require_bert(description: Description, folder: str) -> None:
     kind = str(description.values.get("model_type"))
     if kind not in BERT_TYPES:
         raise InputError(
-            f"model.pretrain_steps is for BERT, and {folder} has model_type {kind!r}; leave it out"
+            "model.pretrain_steps is for BERT, and {folder} has model_type {kind!r}; leave it out",
+            folder,
+            kind,
         )
 
 

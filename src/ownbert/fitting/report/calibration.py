@@ -233,11 +233,13 @@ def _checked(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.nd
     scores, targets = np.asarray(scores, dtype=float), np.asarray(targets)
     if scores.ndim != 2 or targets.shape != scores.shape[:1] or not scores.size:
         raise InputError(
-            f"scores must be (rows, classes) and targets (rows), at least one row; they are "
-            f"{scores.shape} and {targets.shape}"
+            "scores must be (rows, classes) and targets (rows), at least one row; they are "
+            "{shape} and {targets_shape}",
+            scores.shape,
+            targets.shape,
         )
     if np.isnan(scores).any() or np.isposinf(scores).any():
         raise InputError("a score is not a number, or infinite")
     if targets.min() < 0 or targets.max() >= scores.shape[1]:
-        raise InputError(f"targets must be indices of the {scores.shape[1]} classes")
+        raise InputError("targets must be indices of the {shape} classes", scores.shape[1])
     return scores, targets.astype(int)

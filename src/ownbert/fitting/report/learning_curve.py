@@ -152,7 +152,7 @@ def _summarised(
         place, *draws = (float(value) for value in point)
         if not draws or not np.isfinite([place, *draws]).all():
             raise InputError(
-                f"a point of a learning curve needs a position and scores, not {point}"
+                "a point of a learning curve needs a position and scores, not {point}", point
             )
         if place > 0:  # a power law has no value at 0
             scores.setdefault(place, []).extend(draws)

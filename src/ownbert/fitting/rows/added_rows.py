@@ -47,7 +47,7 @@ def with_added(
     """
     columns_by_role = find_columns(train, COLUMNS[task or "classify"], named)
     if len(columns_by_role["label"]) != 1:
-        raise InputError("--add is for labels in one column")
+        raise InputError("{--add} is for labels in one column")
     names = _names(columns_by_role)
     others = list(split.named(train).values())
     pair, label = "second" in columns_by_role, len(names) - 1
@@ -137,7 +137,9 @@ def _labelled(
     names = _names(columns_by_role)
     # A guess may be a label of something else.
     if names[-1].casefold() not in (label.casefold(), *LABEL_NAMES):
-        raise InputError(f"{source} has no column {label!r} or 'label'; rename its label column")
+        raise InputError(
+            "{source} has no column {label!r} or 'label'; rename its label column", source, label
+        )
     found = [name for name in others if name in present]
     given = (
         (values[: len(names)], dict(zip(found, values[len(names) :], strict=True)))
@@ -146,7 +148,9 @@ def _labelled(
     rows = [(*values, *map(other.get, others)) for values, other in given]
     labelled = [values for values in rows if not is_missing(values[len(names) - 1])]
     if not labelled:
-        raise InputError(f"{source}: no row has a label yet; fill in the column {names[-1]!r}")
+        raise InputError(
+            "{source}: no row has a label yet; fill in the column {names!r}", source, names[-1]
+        )
     empty = len(rows) - len(labelled)
     notes.append(
         f"{source}: labelled rows added: {len(labelled):,}; without a label, left out: {empty:,}"

@@ -98,7 +98,7 @@ class FitInput:
         task = find_task(train, named, recipe.task, label_options)
         for name in ("positive", "threshold"):
             if getattr(recipe, name) is not None and name not in task.uses():
-                raise InputError(f"--{name} does not apply to {task.name}")
+                raise InputError("--{name} does not apply to {task_name}", name, task.name)
         self.base: Description | None = None  # of the network to start from, if one is given
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
@@ -373,5 +373,5 @@ def _checked_model(folder: str, task: Task) -> Description:
     read_pooling(place)
     require_inside(place, network_files(place))
     if not any(any(place.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
-        raise InputError(f"{folder} has no weights (model.safetensors)")
+        raise InputError("{folder} has no weights (model.safetensors)", folder)
     return description

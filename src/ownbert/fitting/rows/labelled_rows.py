@@ -145,15 +145,18 @@ def find_task(
     if name is not None:
         if (known := task_class(name).name) not in TEXT_TASKS:
             raise InputError(
-                f"fit is for {', '.join(TEXT_TASKS)}; for {known}: ownbert finetune {known}"
+                "fit is for {text_tasks}; for {options}: ownbert finetune {options}",
+                ", ".join(TEXT_TASKS),
+                known,
             )
         return task_of(name)
     if kind_of(path) == "txt":
         # Folders and workbooks are rejected with more specific messages.
         next(open_text(Path(str(path))), None)
         raise InputError(
-            f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
-            "parquet); for words with tags: ownbert finetune tag"
+            "{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
+            "parquet); for words with tags: ownbert finetune tag",
+            path,
         )
     refuse_other_tasks(path, columns)
     # Several label columns contain numbers, or 0 and 1; but a single name may contain a comma too.
@@ -199,13 +202,15 @@ def read_labelled(
         InputError: rows or labels cannot be used.
     """
     if dev is not None and split.time is not None:
-        raise InputError("--time-column and --dev both choose the held-out rows; omit one of them")
+        raise InputError(
+            "{--time-column} and {--dev} both choose the held-out rows; omit one of them"
+        )
     if isinstance(task, SentenceTask):
         split.refuse_labels(train, task.find_columns(train)[1])
     rows = split.with_groups(task.read(train), train)
     if per_label is not None:
         if task.name != "classify":
-            raise InputError(f"labels_per_class does not apply to {task.name}")
+            raise InputError("labels_per_class does not apply to {name}", task.name)
         rows = [rows[i] for i in labels_per_class([r.target for r in rows], per_label, seed)]
     _refuse_empty(rows, train)
     period = ""
@@ -216,7 +221,7 @@ def read_labelled(
         task.check(dev_rows, dev, f"the training data {train}")
         _refuse_empty(dev_rows, dev)
         if len(dev_rows) < 2:
-            raise InputError(f"{dev} has one row; models are compared on two or more")
+            raise InputError("{dev} has one row; models are compared on two or more", dev)
         # Rows that share a text or a group with a dev row are not trained on.
         keys = [task.fold_keys(row) for row in (*rows, *dev_rows)]
         known = {key for own in keys[len(rows) :] for key in own}
@@ -284,7 +289,9 @@ def split_notices(
 def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
     empty = [row for row in rows if not any(text.strip() for text in row.texts)]
     if len(empty) > len(rows) / 2:
-        raise InputError(f"{source}: {len(empty):,} of {len(rows):,} texts are empty")
+        raise InputError(
+            "{source}: {count:,} of {count2:,} texts are empty", source, len(empty), len(rows)
+        )
 
 
 def _make_folds(
@@ -315,7 +322,9 @@ def check_metric(metric: str, task: Task) -> None:
     """Raise ``InputError`` unless the metric is available for the task."""
     known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
     if metric not in known:
-        raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
+        raise InputError(
+            "metric is {metric!r}; {name} has {options}", metric, task.name, ", ".join(known)
+        )
 
 
 def known_test_rows(known: int, rows: int) -> str:

@@ -100,12 +100,14 @@ def _dev_file(dev: Any, folder: Path, alone: bool) -> str:
         return dev
     if alone:
         raise InputError(
-            f"{folder} has no held-out predictions of the network alone; give labelled rows that "
-            "it was not trained on: --calibrate FILE"
+            "{folder} has no held-out predictions of the network alone; give labelled rows that "
+            "it was not trained on: {--calibrate} FILE",
+            folder,
         )
     raise InputError(
-        f"{folder} has no held-out rows; give labelled rows that it was not trained on: "
-        "--calibrate FILE"
+        "{folder} has no held-out rows; give labelled rows that it was not trained on: "
+        "{--calibrate} FILE",
+        folder,
     )
 
 
@@ -115,8 +117,12 @@ def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: 
     count = sum(row_key(row) in known for row in rows)
     if 2 * count > len(rows):
         raise InputError(
-            f"{count:,} of the {len(rows):,} rows of {named} are in {path}, which the model was "
-            "trained on; calibrate with other rows"
+            "{count:,} of the {count2:,} rows of {named} are in {path}, which the model was "
+            "trained on; calibrate with other rows",
+            count,
+            len(rows),
+            named,
+            path,
         )
 
 

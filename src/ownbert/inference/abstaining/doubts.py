@@ -69,8 +69,9 @@ class Doubts:
         folder = self._opened.folder / self._held_out.encoder
         if not folder.is_dir() or weights_checksums(folder) != self._held_out.encoder_weights:
             raise InputError(
-                f"{folder}, whose vectors detect texts that fit no label, is missing or has other "
-                "weights; calibrate again: --calibrate FILE"
+                "{folder}, whose vectors detect texts that fit no label, is missing or has "
+                "other weights; calibrate again: {--calibrate} FILE",
+                folder,
             )
         return Embedder(folder, device=self._opened.compute.device)
 

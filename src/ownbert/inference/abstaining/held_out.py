@@ -17,11 +17,12 @@ from ownbert.exceptions import InputError
 from ownbert.files.npz_files import open_npz
 from ownbert.files.writing import atomic_path
 from ownbert.inference.abstaining.scope import FEATURES, Scope
+from ownbert.language.messages import Message
 from ownbert.tasks.classification import weighted
 from ownbert.tasks.thresholds import Aim, settled
 
 _FORMAT = 1
-_ADVICE = "calibrate again: --calibrate FILE"
+_ADVICE = Message("calibrate again: {--calibrate} FILE")
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,11 @@ class HeldOut:
         between(0, 1)("--unknown", rate)
         if (index := _quantile_index(len(self.scores), 1 - rate)) is None:
             raise InputError(
-                f"{len(self.scores):,} held-out rows are too few to refuse {rate:g} of the texts; "
-                f"{_min_count(1 - rate):,} or more are needed: --calibrate FILE"
+                "{count:,} held-out rows are too few to refuse {rate:g} of the texts; "
+                "{min_count:,} or more are needed: {--calibrate} FILE",
+                len(self.scores),
+                rate,
+                _min_count(1 - rate),
             )
         return float(self.scores[index])
 
@@ -98,7 +102,7 @@ class HeldOut:
         if self.probabilities is None or self.truth is None:
             raise InputError(
                 "the folder was written by an earlier version, without the probabilities of "
-                "held-out rows; calibrate again: --calibrate FILE"
+                "held-out rows; calibrate again: {--calibrate} FILE"
             )
         found, missed = settled(aims, self.labels, self.truth, self.probabilities)
         if missed:
@@ -133,8 +137,11 @@ class HeldOut:
         between(0, 1)("--coverage", coverage)
         if (index := _quantile_index(len(self.missing), coverage)) is None:
             raise InputError(
-                f"{len(self.missing):,} held-out rows are too few for a coverage of {coverage:g}; "
-                f"{_min_count(coverage):,} or more are needed: --calibrate FILE"
+                "{count:,} held-out rows are too few for a coverage of {coverage:g}; "
+                "{min_count:,} or more are needed: {--calibrate} FILE",
+                len(self.missing),
+                coverage,
+                _min_count(coverage),
             )
         return self.missing[index]
 
@@ -181,15 +188,17 @@ class HeldOut:
             known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
             if not known:
                 raise InputError(
-                    f"{path} was written by another version of ownbert; calibrate again: "
-                    "--calibrate FILE"
+                    "{path} was written by another version of ownbert; calibrate again: "
+                    "{--calibrate} FILE",
+                    path,
                 )
             # Compared as JSON values.
             same = [list(labels), json.loads(json.dumps(models))]
             if [settings["labels"], settings["models"]] != same:
                 raise InputError(
-                    f"{path} belongs to other models than those used here; calibrate again: "
-                    "--calibrate FILE"
+                    "{path} belongs to other models than those used here; calibrate again: "
+                    "{--calibrate} FILE",
+                    path,
                 )
             return cls(
                 tuple(labels),

@@ -234,7 +234,9 @@ class Embedder:
         """
         target = pick_device(str(device))
         if self.engine.exported is not None and target.type != "cpu":
-            raise InputError(f"the engine {self.engine.name} computes on the CPU, not on {device}")
+            raise InputError(
+                "the engine {name} computes on the CPU, not on {device}", self.engine.name, device
+            )
         if str(target) != str(self.device):
             self._device, self.device = str(device), target
             self._network.to(target)
@@ -369,12 +371,18 @@ class Embedder:
         self._pooling(options["pooling"])
         if options["output_value"] not in (SENTENCES, TOKENS, None):
             raise InputError(
-                f"output_value {options['output_value']!r} is not known; use one of {SENTENCES}, "
-                f"{TOKENS}, None"
+                "output_value {options!r} is not known; use one of {sentences}, {tokens}, None",
+                options["output_value"],
+                SENTENCES,
+                TOKENS,
             )
         if options["precision"] not in (None, *PRECISIONS):
             names = ", ".join((*PRECISIONS, *FORMS))
-            raise InputError(f"precision {options['precision']!r} is not known; use one of {names}")
+            raise InputError(
+                "precision {options!r} is not known; use one of {names}",
+                options["precision"],
+                names,
+            )
         if options["truncate_dim"] is not None:
             between(1, limits.WIDTH, "[]")("truncate_dim", options["truncate_dim"])
 
@@ -440,7 +448,9 @@ class Embedder:
             return ""
         if name not in self.prompts:
             raise InputError(
-                f"there is no prompt {name!r}; the model has {', '.join(self.prompts)}"
+                "there is no prompt {name!r}; the model has {prompts}",
+                name,
+                ", ".join(self.prompts),
             )
         return self.prompts[name]
 
@@ -487,7 +497,11 @@ class Embedder:
             between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
         precision = pick_precision(precision, self._device) if precision else self.precision
         if precision != "float32" and not self.engine.packed:
-            raise InputError(f"the engine {self.engine.name} computes in float32, not {precision}")
+            raise InputError(
+                "the engine {name} computes in float32, not {precision}",
+                self.engine.name,
+                precision,
+            )
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
@@ -634,11 +648,13 @@ def _texts(texts: Any) -> list[str]:
         return [texts]
     if not is_list(texts):
         column = "; pass one of its columns" if is_table(texts) else ""
-        raise InputError(f"texts must be a list of texts, not {type(texts).__name__}{column}")
+        raise InputError(
+            "texts must be a list of texts, not {kind}{column}", type(texts).__name__, column
+        )
     text_list = items(texts)
     for number, text in enumerate(text_list):
         if not isinstance(text, str):
-            raise InputError(f"texts[{number}] is {type(text).__name__}, not a text")
+            raise InputError("texts[{number}] is {kind}, not a text", number, type(text).__name__)
     return text_list
 
 

@@ -48,8 +48,11 @@ def stored(vectors: np.ndarray, form: str) -> np.ndarray:
         return bits if form == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     if len(vectors) < _FEW:
         warn_of_input(
-            f"{form}: the range of each dimension is estimated from {len(vectors)} vectors; "
-            f"encode {_FEW} or more at once, and compare only vectors of the same call"
+            "{form}: the range of each dimension is estimated from {count} vectors; encode "
+            "{few} or more at once, and compare only vectors of the same call",
+            form,
+            len(vectors),
+            _FEW,
         )
     low, high = vectors.min(0), vectors.max(0)
     # A constant dimension has an empty range.

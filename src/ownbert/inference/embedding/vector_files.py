@@ -342,7 +342,9 @@ def arrow_table(
         try:
             cells = {id_column: pa.array(ids, kind), **cells}
         except (pa.ArrowException, OverflowError) as error:
-            raise InputError(f"the ids in {id_column!r} have different types ({error})") from None
+            raise InputError(
+                "the ids in {id_column!r} have different types ({error})", id_column, error
+            ) from None
     return pa.table(cells)
 
 
@@ -394,11 +396,13 @@ def parquet_layout(path: Path) -> tuple[str | None, int]:
         raise InputError("it is not a readable parquet file") from error
     ids = [name for name in schema.names if name not in ("text", VECTOR)]
     if sorted(schema.names) != sorted([*ids[:1], "text", VECTOR]):
-        raise InputError(f"its columns are {in_short(schema.names)}, not those of embed")
+        raise InputError("its columns are {names}, not those of embed", in_short(schema.names))
     text, vectors = (schema.field(name).type for name in ("text", VECTOR))
     fixed = pa.types.is_fixed_size_list(vectors) and vectors.value_type == pa.float32()
     if text != pa.string() or not fixed:
-        raise InputError(f"its texts are of type {text} and its vectors {in_short(str(vectors))}")
+        raise InputError(
+            "its texts are of type {text} and its vectors {vectors}", text, in_short(str(vectors))
+        )
     return (ids[0] if ids else None), vectors.list_size
 
 
@@ -417,7 +421,7 @@ def parquet_rows(
             ids = [None] * len(texts) if id_column is None else batch.column(id_column).to_pylist()
             column = batch.column(VECTOR)
             if column.null_count:
-                raise InputError(f"{path}: a vector is missing")
+                raise InputError("{path}: a vector is missing", path)
             vectors = column.flatten().to_numpy(zero_copy_only=False)
             yield from zip(
                 zip(ids, texts, strict=True), vectors.reshape(len(texts), -1), strict=True
@@ -430,15 +434,19 @@ def _refuse_output(path: Path, id_column: str | None) -> None:
     if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
         raise InputError(
-            f"cannot tell the file type of {str(path)!r}; its name must end with one of {known}"
+            "cannot tell the file type of {path!r}; its name must end with one of {options}",
+            str(path),
+            known,
         )
     if ending == ".npy" and id_column is not None:
         raise InputError(
-            f"{path} is a matrix, which cannot store ids; write to a .parquet or .jsonl file"
+            "{path} is a matrix, which cannot store ids; write to a .parquet or .jsonl file", path
         )
     _refuse_name(id_column)
 
 
 def _refuse_name(id_column: str | None) -> None:
     if id_column in ("text", VECTOR):
-        raise InputError(f"the id column {id_column!r} has the same name as a column of the output")
+        raise InputError(
+            "the id column {id_column!r} has the same name as a column of the output", id_column
+        )

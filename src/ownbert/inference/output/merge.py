@@ -27,6 +27,7 @@ from ownbert.inference.embedding.vector_files import (
 )
 from ownbert.inference.output.prediction_writer import SEPARATORS, joined, write_parquet
 from ownbert.inference.output.shards import Shard, manifest_path, read_manifest, split_ending
+from ownbert.language.messages import Option
 from ownbert.tables.delimited import LONGEST_FIELD
 from ownbert.tables.memory import parse_object
 
@@ -72,8 +73,9 @@ def merge(
     for part, manifest in zip(part_files, manifests, strict=True):
         if sha256_of(part) != manifest["sha256"]:
             raise InputError(
-                f"{part} differs from what was written; it is damaged or truncated: copy it or "
-                "run its shard again"
+                "{part} differs from what was written; it is damaged or truncated: copy it or "
+                "run its shard again",
+                part,
             )
     allow_open_files(len(part_files))
     ending = split_ending(output)[1].lower()
@@ -83,8 +85,11 @@ def merge(
         count = join(checked, temporary, ending, progress or (lambda count: None))
         if count != manifests[0]["input_rows"]:
             raise InputError(
-                f"the parts of {output} have {count:,} rows, but the input has "
-                f"{manifests[0]['input_rows']:,}; run the shards again"
+                "the parts of {output} have {count:,} rows, but the input has {manifests:,}; "
+                "run the shards again",
+                output,
+                count,
+                manifests[0]["input_rows"],
             )
     return count
 
@@ -97,18 +102,25 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
             differ.
     """
     if not folder.is_dir():
-        raise InputError(f"no such folder: {folder}")
+        raise InputError("no such folder: {folder}", folder)
     ready, unfinished = _parts_in(folder, *split_ending(output))
     counts = sorted({count for _, count in (*ready, *unfinished)})
     if not counts:
         raise InputError(
-            f"no parts of {output.name} in {folder}; predict and embed write them with --shard, "
-            f"such as {Shard(1, 2).path(output).name}"
+            "no parts of {name} in {folder}; predict and embed write them with {--shard}, such "
+            "as {path_name}",
+            output.name,
+            folder,
+            Shard(1, 2).path(output).name,
         )
     if len(counts) > 1:
         raise InputError(
-            f"{folder} has parts of {output.name} for {counts[0]:,} and for {counts[1]:,} "
-            "shards; remove the unwanted ones"
+            "{folder} has parts of {name} for {counts:,} and for {counts2:,} shards; remove the "
+            "unwanted ones",
+            folder,
+            output.name,
+            counts[0],
+            counts[1],
         )
     expected = [(number, counts[0]) for number in range(1, counts[0] + 1)]
     if missing := [each for each in expected if each not in ready or each in unfinished]:
@@ -116,10 +128,18 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
         if unfinished.issuperset(missing):
             raise InputError(
-                f"{output}: the shards {shown}{more} are unfinished; run them again, with "
-                "--resume if the command has it"
+                "{output}: the shards {shown}{more} are unfinished; run them again, with "
+                "{--resume} if the command has it",
+                output,
+                shown,
+                more,
             )
-        raise InputError(f"{output}: the shards {shown}{more} are missing; run them with --shard")
+        raise InputError(
+            "{output}: the shards {shown}{more} are missing; run them with {--shard}",
+            output,
+            shown,
+            more,
+        )
     return [ready[each] for each in expected]
 
 
@@ -153,18 +173,25 @@ def _require_same_run(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]
         expected = (number, len(parts), shard.share(manifest["input_rows"]))
         if (manifest["shard"], manifest["shards"], manifest["rows"]) != expected:
             raise InputError(
-                f"{manifest_path(part)} is not the manifest of this part; run its shard again"
+                "{manifest_path} is not the manifest of this part; run its shard again",
+                manifest_path(part),
             )
         for key in {**first, **manifest}:
             if key not in _OWN and manifest.get(key) != first.get(key):
                 if key == "precision" and isinstance(first.get(key), str):
                     raise InputError(
-                        f"{part.name} and {parts[0].name} cannot be joined because they differ "
-                        f"in: precision; run the first again with --precision {first[key]}"
+                        "{name} and {parts_name} cannot be joined because they differ in: "
+                        "precision; run the first again with {precision}",
+                        part.name,
+                        parts[0].name,
+                        Option("--precision", first[key]),
                     )
                 raise InputError(
-                    f"{part.name} and {parts[0].name} cannot be joined because they differ in: "
-                    f"{_TITLES.get(key, key)}; run one of them again"
+                    "{name} and {parts_name} cannot be joined because they differ in: {titles}; "
+                    "run one of them again",
+                    part.name,
+                    parts[0].name,
+                    _TITLES.get(key, key),
                 )
 
 

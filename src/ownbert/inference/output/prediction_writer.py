@@ -34,12 +34,14 @@ def require_rows_name(path: str | Path) -> str:
     ending = ending_of(path)
     packed = Path(path).name.lower().endswith(".gz")
     if ending == PARQUET and packed:
-        raise InputError(f"{str(path)!r}: parquet files are compressed inside; omit .gz")
+        raise InputError("{path!r}: parquet files are compressed inside; omit .gz", str(path))
     if ending not in (*SEPARATORS, *_LINES, PARQUET) and not Path(path).is_dir():
         known = ", ".join([*_LINES, *SEPARATORS, PARQUET])
         raise InputError(
-            f"cannot tell the file type of {str(path)!r}; its name must end with one of {known}, "
-            "also followed by .gz"
+            "cannot tell the file type of {path!r}; its name must end with one of {options}, "
+            "also followed by .gz",
+            str(path),
+            known,
         )
     return ending
 
@@ -125,8 +127,11 @@ class PredictionWriter(ResumableFile):
             header = joined(self.columns, self.separator)
         if others := [name for name in cells if name not in self.columns]:
             raise InputError(
-                f"{self.path}: prediction {number:,} has {others[0]!r}, which is not a column of "
-                "the first prediction; write to a .jsonl file"
+                "{path}: prediction {number:,} has {others!r}, which is not a column of the "
+                "first prediction; write to a .jsonl file",
+                self.path,
+                number,
+                others[0],
             )
         return header + joined([cells.get(name, "") for name in self.columns], self.separator)
 
@@ -180,7 +185,7 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], name: Any, schema: Any = None
 
 
 def _mixed(name: Any, error: Exception) -> InputError:
-    return InputError(f"{name}: the values of a column have different types ({error})")
+    return InputError("{name}: the values of a column have different types ({error})", name, error)
 
 
 def joined(cells: Sequence[str], separator: str) -> str:

@@ -40,13 +40,17 @@ class Shard:
     def __post_init__(self) -> None:
         if not 1 <= self.count <= limits.SHARDS:
             raise InputError(
-                f"shard {self.number}/{self.count} does not exist; there can be from 1 to "
-                f"{limits.SHARDS:,} shards"
+                "shard {number}/{count} does not exist; there can be from 1 to {shards:,} shards",
+                self.number,
+                self.count,
+                limits.SHARDS,
             )
         if not 1 <= self.number <= self.count:
             raise InputError(
-                f"shard {self.number}/{self.count} does not exist; the shards are 1/{self.count} "
-                f"to {self.count}/{self.count}"
+                "shard {number}/{count} does not exist; the shards are 1/{count} to "
+                "{count}/{count}",
+                self.number,
+                self.count,
             )
 
     def path(self, output: str | Path) -> Path:
@@ -72,7 +76,7 @@ def as_shard(given: Any) -> Shard | None:
     if isinstance(given, tuple | list) and [type(each) for each in given] == [int, int]:
         return Shard(*given)
     raise InputError(
-        f"shard is {in_short(given)}; give its number and the number of shards, such as 3/16"
+        "shard is {value}; give its number and the number of shards, such as 3/16", in_short(given)
     )
 
 
@@ -170,5 +174,5 @@ def read_manifest(part: Path) -> dict[str, Any]:
     required = {"shard": int, "shards": int, "rows": int, "input_rows": int, "sha256": str}
     fits = all(type(manifest.get(name)) is kind for name, kind in required.items())
     if not fits or min(manifest[name] for name, kind in required.items() if kind is int) < 0:
-        raise InputError(f"{path} is not the manifest of a part; run its shard again")
+        raise InputError("{path} is not the manifest of a part; run its shard again", path)
     return manifest

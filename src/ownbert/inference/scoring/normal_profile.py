@@ -54,8 +54,11 @@ class NormalProfile:
         needed = max(_FEWEST, math.ceil(1 / false_alarms - 1e-9))
         if len(normal) < needed:
             raise InputError(
-                f"{len(normal):,} normal rows are too few for a false-alarm rate of "
-                f"{false_alarms:g}; it needs {needed:,} or more"
+                "{count:,} normal rows are too few for a false-alarm rate of {false_alarms:g}; "
+                "it needs {needed:,} or more",
+                len(normal),
+                false_alarms,
+                needed,
             )
         self.counts, self.normal, self.passes = counts, normal, passes
         self.false_alarms = false_alarms

@@ -116,16 +116,19 @@ class Scorer:
         self.profile = None if refit else NormalProfile.load(self.folder, false_alarms)
         if false_alarms is not None and self.profile is None and not refit:
             raise InputError(
-                f"{self.folder} has no profile of normal texts, which false_alarms needs; fit it: "
-                "ownbert score FOLDER --normal FILE"
+                "{folder} has no profile of normal texts, which false_alarms needs; fit it: "
+                "ownbert score FOLDER --normal FILE",
+                self.folder,
             )
         chosen = None if exact else passes or PASSES
         if self.profile is not None:
             if (passes or exact) and chosen != self.profile.passes:
                 mode = self.profile.passes or "exact"
                 raise InputError(
-                    f"{self.folder / NORMAL} was fitted with other passes ({mode}); omit passes "
-                    "and exact, or fit it again"
+                    "{folder} was fitted with other passes ({mode}); omit passes and exact, or "
+                    "fit it again",
+                    self.folder / NORMAL,
+                    mode,
                 )
             chosen = self.profile.passes
         self.passes = chosen
@@ -259,7 +262,7 @@ class ScoredRows:
         **options: Any,
     ) -> None:
         if normal is not None and isinstance(folder, str) and folder.startswith(PREFIX):
-            raise InputError(f"{folder} is on the hub; save it in a local folder first")
+            raise InputError("{folder} is on the hub; save it in a local folder first", folder)
         self.columns, self.tokens, self._each, self._say = columns, tokens, each, say
         records = iter(()) if texts is None else records_of(texts, columns)
         if dealt is not None:
@@ -304,7 +307,8 @@ class ScoredRows:
             row = {"text": text, **one.as_row(tokens=self.tokens)}
             if self.columns.id in row:
                 raise InputError(
-                    f"the id column {self.columns.id!r} has the same name as a column of the output"
+                    "the id column {id!r} has the same name as a column of the output",
+                    self.columns.id,
                 )
             output_rows.append(row if self.columns.id is None else {self.columns.id: id, **row})
         return output_rows

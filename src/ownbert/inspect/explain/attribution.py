@@ -67,7 +67,7 @@ def attention_and_gradient(
         InputError: the head, layer or class does not exist.
     """
     if head not in model.heads:
-        raise InputError(f"the model has no head {head!r} whose score could be explained")
+        raise InputError("the model has no head {head!r} whose score could be explained", head)
     layers = sorted(set(_layers(model, keep_attention)))
 
     def score(logits: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def _layers(model: Model, chosen: Sequence[int] | None) -> list[int]:
     layers = list(range(count)) if chosen is None else list(chosen)
     require_layers(layers, count)
     if not layers:
-        raise InputError(f"there are no layers to keep; the layers are 0..{count - 1}")
+        raise InputError("there are no layers to keep; the layers are 0..{count}", count - 1)
     return layers
 
 
@@ -197,18 +197,20 @@ def _targets(
     try:
         classes = torch.as_tensor(target, device=logits.device)
     except (TypeError, ValueError, RuntimeError):  # names, ragged lists, huge numbers
-        raise InputError(f"target must be numbers of classes, {valid}, or a label") from None
+        raise InputError("target must be numbers of classes, {valid}, or a label", valid) from None
     if classes.shape not in ((), (len(logits),)):
         raise InputError(
-            f"target has the shape {tuple(classes.shape)}, and there are {len(logits)} sequences; "
-            "it must be one class, or one per sequence"
+            "target has the shape {shape}, and there are {count} sequences; it must be one "
+            "class, or one per sequence",
+            tuple(classes.shape),
+            len(logits),
         )
     if classes.dtype == torch.bool or classes.is_floating_point() or classes.is_complex():
         kind = str(classes.dtype).removeprefix("torch.")
-        raise InputError(f"target contains {kind}; classes are whole numbers, {valid}")
+        raise InputError("target contains {kind}; classes are whole numbers, {valid}", kind, valid)
     wrong = [c for c in classes.flatten().tolist() if c not in range(logits.shape[1])]
     if wrong:
-        raise InputError(f"there is no class {wrong[0]}; the classes are {valid}")
+        raise InputError("there is no class {wrong}; the classes are {valid}", wrong[0], valid)
     return classes.long().expand(len(logits))
 
 

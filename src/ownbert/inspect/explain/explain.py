@@ -138,10 +138,10 @@ class Explainer:
         elif network:
             self.note = network_note(self.folder)
         if opened.task.reads_arrays:
-            raise InputError(f"{folder} reads images; use ownbert relevance")
+            raise InputError("{folder} reads images; use ownbert relevance", folder)
         assert isinstance(opened, Networks)
         if not opened.models:
-            raise InputError(f"{folder} was exported; name the folder of the model")
+            raise InputError("{folder} was exported; name the folder of the model", folder)
         self._reader = opened
         self.models, self.tokenizer = opened.models_with_gradients(), opened.tokenizer
         self.mask = self.tokenizer.mask_or_unknown_id
@@ -217,8 +217,9 @@ class Explainer:
                 return
             if linear:
                 raise InputError(
-                    f"{self.folder} predicts with linear models, for which the share of each "
-                    "word is exact; omit the method"
+                    "{folder} predicts with linear models, for which the share of each word is "
+                    "exact; omit the method",
+                    self.folder,
                 )
             for name in names:
                 method_named(name)
@@ -289,8 +290,8 @@ class Explainer:
                 what = "translations" if self.blend is None else "linear models"
                 if self.blend is not None and not isinstance(self.blend, LinearShares):
                     raise InputError(
-                        "a page of a blend shows no attention: add --network, or omit --layers and "
-                        "--heads"
+                        "a page of a blend shows no attention: add {--network}, or omit "
+                        "{--layers} and {--heads}"
                     )
                 raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
             return None
@@ -380,20 +381,22 @@ class Explainer:
         model, tokenizer = self.models[0], self.tokenizer
         if model.config.mask_vector:
             raise InputError(
-                f"{self.folder} is an xlnet, whose masked words cannot be explained; use a "
-                "fine-tuned model"
+                "{folder} is an xlnet, whose masked words cannot be explained; use a fine-tuned "
+                "model",
+                self.folder,
             )
         ids = text_ids(row.texts[0], tokenizer)
         require_room(model, ids)
         if tokenizer.mask_id not in ids:
             raise InputError(
-                f"{self.folder} predicts masked words; put {tokenizer.special['mask_token']} "
-                "into the text"
+                "{folder} predicts masked words; put {special} into the text",
+                self.folder,
+                tokenizer.special["mask_token"],
             )
         example = masked_example(ids, tokenizer)
         token = None if target is None else tokenizer.id_of(target)
         if target is not None and token is None:
-            raise InputError(f"{target!r} is not a token of the vocabulary")
+            raise InputError("{target!r} is not a token of the vocabulary", target)
         targets = []
         for number, found in enumerate(masked_words(model, example)):
             first = int(found.argmax()) if token is None else token
@@ -430,8 +433,10 @@ def _refuse_many(words: Sequence[Word]) -> None:
     """Raise ``InputError`` for a text with too many words."""
     if len(words) > _MOST_WORDS:
         raise InputError(
-            f"a text has {len(words):,} words, but at most {_MOST_WORDS:,} can be explained; use "
-            "--by sentence"
+            "a text has {count:,} words, but at most {most_words:,} can be explained; use "
+            "{--by} sentence",
+            len(words),
+            _MOST_WORDS,
         )
 
 

@@ -263,7 +263,7 @@ def text_rows(data: Any, text_column: str | None) -> Iterator[Row]:
     texts = [data] if isinstance(data, str) else data
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise InputError(f"a text is needed, not {type(text).__name__}")
+            raise InputError("a text is needed, not {kind}", type(text).__name__)
         yield Row(number, (text,))
 
 

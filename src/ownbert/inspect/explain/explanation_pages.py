@@ -79,8 +79,8 @@ def write_page(
     page = view_page("inspect/explain/page.html", title, {"title": title, **data}, observed)
     if len(page) > _MOST_BYTES:
         raise InputError(
-            f"the page would have {len(page) / 1e6:,.0f} MB; explain fewer rows, or use --by "
-            "sentence"
+            "the page would have {count:,.0f} MB; explain fewer rows, or use {--by} sentence",
+            len(page) / 1000000.0,
         )
     write_text(path, page)
 
@@ -187,8 +187,9 @@ def _warning(missing: frozenset[str], text: str) -> str | None:
     names = "".join(sorted(missing)[:3])
     if 2 * len(unknown) > len(written):
         raise InputError(
-            f"no installed font has most of the characters, such as {names}; install one such as "
-            "Noto Sans CJK, or write a page with --html"
+            "no installed font has most of the characters, such as {names}; install one such as "
+            "Noto Sans CJK, or write a page with {--html}",
+            names,
         )
     return (
         f"the picture shows {_UNKNOWN} for characters that no installed font has ({names}); "
@@ -333,8 +334,9 @@ class _Picture:
         self._lines += lines
         if self._lines > _MOST_LINES:
             raise InputError(
-                f"the picture would have more than {_MOST_LINES} lines; draw fewer rows, or "
-                "write a page with --html"
+                "the picture would have more than {most_lines} lines; draw fewer rows, or write "
+                "a page with {--html}",
+                _MOST_LINES,
             )
 
     def finish(self) -> None:

@@ -102,8 +102,9 @@ def faithfulness(
     explainer = Explainer(folder, columns=columns, device=device, network=network)
     if isinstance(explainer.blend, LinearShares):
         raise InputError(
-            f"{folder} predicts with linear models, whose explanations are exact: there are no "
-            "methods to compare"
+            "{folder} predicts with linear models, whose explanations are exact: there are no "
+            "methods to compare",
+            folder,
         )
     if explainer.blend is not None:
         explainer = explainer.of_network
@@ -120,7 +121,9 @@ def faithfulness(
             values = left_out if name == "leave_one_out" else attribute(explained).values
             results[name].append((*_measure(explained, values), _spearman(values, left_out)))
     if not results[RANDOM]:
-        raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be measured")
+        raise InputError(
+            "no row has {fewest_words} words whose removal could be measured", _FEWEST_WORDS
+        )
     return {
         name: Faithfulness(*map(np.asarray, zip(*each, strict=True)))
         for name, each in results.items()

@@ -84,7 +84,7 @@ def targets_of(
         return [_span(task, row, example, raw, note)]
     if task.head == "embedding":
         return [_similarity(example, raw)]
-    raise InputError(f"{task.name} reads images; use ownbert relevance")
+    raise InputError("{name} reads images; use ownbert relevance", task.name)
 
 
 def masked_word(
@@ -286,5 +286,5 @@ def _pooled(model: Model, example: Example) -> np.ndarray:
 def _index(known: Sequence[Any], target: str) -> int:
     names = [str(name) for name in known]
     if target not in names:
-        raise InputError(f"there is no {target!r}; choose one of {', '.join(names)}")
+        raise InputError("there is no {target!r}; choose one of {names}", target, ", ".join(names))
     return names.index(target)

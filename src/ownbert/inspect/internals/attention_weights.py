@@ -244,7 +244,9 @@ class HeadChoice:
         for head in self.heads or ():
             if head not in known:
                 raise InputError(
-                    f"there is no head {head} in these layers; they have {ranges(known)}"
+                    "there is no head {head} in these layers; they have {ranges}",
+                    head,
+                    ranges(known),
                 )
         selected = known if self.heads is None else self.heads
         return {layer: [head for head in kept[layer] if head in selected] for layer in layers}

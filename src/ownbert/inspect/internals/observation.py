@@ -237,8 +237,10 @@ def _layers(
         note = f"The attention of more than {_LONGEST:,} tokens is not shown."
         if fixed:
             raise InputError(
-                f"{max(sizes):,} tokens are too many for a page with their attention; at most "
-                f"{_LONGEST:,}"
+                "{sizes:,} tokens are too many for a page with their attention; at most "
+                "{longest:,}",
+                max(sizes),
+                _LONGEST,
             )
         return [], note
     least = min(_LEAST, max(sizes))
@@ -252,8 +254,10 @@ def _layers(
         return requested, ""
     if fixed:
         raise InputError(
-            f"the attention of {len(requested)} layers is too large for a page; choose {len(room)} "
-            "of them with --layers, some heads with --heads, or fewer rows"
+            "the attention of {count} layers is too large for a page; choose {count2} of them "
+            "with {--layers}, some heads with {--heads}, or fewer rows",
+            len(requested),
+            len(room),
         )
     return sorted(room), (
         f"Only the last {len(room)} of {len(requested)} layers fit on the page; choose others with "

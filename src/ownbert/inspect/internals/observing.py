@@ -24,7 +24,9 @@ def core_model(model: nn.Module) -> Model:
         InputError: the module is something else.
     """
     if not isinstance(model, Model):
-        raise InputError(f"{type(model).__name__} is not a model of OwnBERT; give one, or a folder")
+        raise InputError(
+            "{kind} is not a model of OwnBERT; give one, or a folder", type(model).__name__
+        )
     return model
 
 
@@ -63,7 +65,9 @@ def require_layers(layers: Iterable[int], count: int) -> None:
     """Raise ``InputError`` if one of ``layers`` is not among ``count`` layers."""
     for layer in layers:
         if layer not in range(count):
-            raise InputError(f"there is no layer {layer}; the layers are 0..{count - 1}")
+            raise InputError(
+                "there is no layer {layer}; the layers are 0..{count}", layer, count - 1
+            )
 
 
 def masked_words(model: Model, example: Example) -> np.ndarray:

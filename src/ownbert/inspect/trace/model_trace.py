@@ -122,7 +122,9 @@ def _index(attention: MultiHeadAttention, layer: int, head: int) -> int:
     """The index of the head among those that are not pruned."""
     if head in attention.kept:
         return attention.kept.index(head)
-    raise InputError(f"layer {layer} has no head {head}; it has {ranges(attention.kept)}")
+    raise InputError(
+        "layer {layer} has no head {head}; it has {ranges}", layer, head, ranges(attention.kept)
+    )
 
 
 def _head_slice(attention: MultiHeadAttention, index: int) -> HeadSlice:

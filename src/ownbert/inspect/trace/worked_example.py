@@ -68,7 +68,9 @@ def trace_attention(
     _require_fit(x, dict(zip(("query", "key", "value"), matrices, strict=True)))
     if digits is not None and not 0 <= digits <= limits.DECIMALS:
         raise InputError(
-            f"the weights can be rounded to 0..{limits.DECIMALS} decimals, not {digits}"
+            "the weights can be rounded to 0..{decimals} decimals, not {digits}",
+            limits.DECIMALS,
+            digits,
         )
     steps = [TraceStep("inputs", "inputs", x, "one row per token")]
     projected = []
@@ -159,23 +161,28 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
     except OverflowError:  # JSON integers may have any number of digits
         matrix = np.full((1, 1), np.inf)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be rows of numbers, all of one length") from None
+        raise InputError("{name} must be rows of numbers, all of one length", name) from None
     if max(matrix.shape, default=0) > _MOST_ROWS:
         sizes = " x ".join(f"{size:,}" for size in matrix.shape)
         raise InputError(
-            f"{name} is {sizes}; a trace shows every number, of at most {_MOST_ROWS:,} rows and "
-            "columns"
+            "{name} is {sizes}; a trace shows every number, of at most {most_rows:,} rows and "
+            "columns",
+            name,
+            sizes,
+            _MOST_ROWS,
         )
     if matrix.ndim != 2 or not matrix.size:
         sizes = " x ".join(map(str, matrix.shape)) or "one number"
         raise InputError(f"{name} is {sizes}; it must be rows and columns of numbers")
     if np.abs(matrix).max() > _LARGEST:
         raise InputError(
-            f"{name} contains a number beyond {_LARGEST:g}, for which the scores become infinite; "
-            "use smaller numbers"
+            "{name} contains a number beyond {largest:g}, for which the scores become infinite; "
+            "use smaller numbers",
+            name,
+            _LARGEST,
         )
     if not np.isfinite(matrix).all():
-        raise InputError(f"{name} contains a value that is not a finite number")
+        raise InputError("{name} contains a value that is not a finite number", name)
     return matrix
 
 
@@ -184,12 +191,17 @@ def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None
     for name, matrix in matrices.items():
         if len(matrix) != width:
             raise InputError(
-                f"{name} has {len(matrix)} rows; the inputs are {width} numbers wide, so it must "
-                f"have {width}"
+                "{name} has {count} rows; the inputs are {width} numbers wide, so it must have "
+                "{width}",
+                name,
+                len(matrix),
+                width,
             )
     query, key = matrices["query"].shape[1], matrices["key"].shape[1]
     if query != key:
         raise InputError(
-            f"query has {query} columns and key {key}; they must be equal, because a score is "
-            "the product of a query and a key"
+            "query has {query} columns and key {key}; they must be equal, because a score is "
+            "the product of a query and a key",
+            query,
+            key,
         )

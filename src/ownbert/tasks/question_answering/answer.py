@@ -124,7 +124,9 @@ class QuestionAnsweringTask(Task):
         super().__init__(*given, **named)
         threshold = self.settings.threshold
         if threshold is not None and not isinstance(threshold, float):
-            raise InputError(f"task.threshold is {in_short(threshold)}; it must be a number")
+            raise InputError(
+                "task.threshold is {threshold}; it must be a number", in_short(threshold)
+            )
         self.threshold: float | None = threshold
         self.tuned = False
         # Locations of training rows whose answers are missing in the context, and their share.
@@ -179,7 +181,9 @@ class QuestionAnsweringTask(Task):
             examples.append(join(pieces, tags=tags if known else None))
             notes.append(EncodedQuestion(windows, context.offsets))
         if not examples:
-            raise InputError(f"{self.left_out[0]}: no row has an answer that occurs in its context")
+            raise InputError(
+                "{left_out}: no row has an answer that occurs in its context", self.left_out[0]
+            )
         return EncodedRows(examples, truncated, notes)
 
     def objective(self, model: "Model") -> "SpanObjective":

@@ -95,7 +95,9 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
         elif kind == "Normalize":
             normalize = True
         else:
-            raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
+            raise InputError(
+                "{folder}: module {kind!r} is not supported", folder / "modules.json", kind
+            )
     lengths = read_json(_inner(folder) / _INPUT, missing={}, check=_INPUT_KEYS)
     prompts = read_json(folder / _PROMPTS, missing={}, check=_PROMPTS_KEYS)
     return EmbeddingConfig(

@@ -140,7 +140,7 @@ def make_pairs(
         counts[name] += 1
         rows += [Row(number, pair) for pair in pairs]
     if not rows:
-        raise InputError(f"{path} has no text to make pairs from")
+        raise InputError("{path} has no text to make pairs from", path)
     return rows, MadePairs(counts, len(documents) - len(seen), *columns_by_role.get("label", ()))
 
 
@@ -198,9 +198,13 @@ def refuse_ambiguous(
         named = str(Option("--text-column", text))
         second = str(Option("--second-column", others[0]))
         raise InputError(
-            f"{path}: it is unclear whether a row is one text or a pair; to make pairs from "
-            f"single texts add {named}, for pairs of two columns {named} {second}; the columns "
-            f"are: {shown_columns(names)}"
+            "{path}: it is unclear whether a row is one text or a pair; to make pairs from "
+            "single texts add {named}, for pairs of two columns {named} {second}; the columns "
+            "are: {names}",
+            path,
+            named,
+            second,
+            shown_columns(names),
         )
 
 

@@ -139,8 +139,9 @@ class EmbeddingTask(Task):
         self.pooling = self.settings.pooling or "mean"
         if self.pooling not in POOLINGS:
             raise InputError(
-                f"task.pooling is {self.pooling!r}; embed supports {', '.join(POOLINGS)}, which "
-                "have no weights"
+                "task.pooling is {pooling!r}; embed supports {poolings}, which have no weights",
+                self.pooling,
+                ", ".join(POOLINGS),
             )
         self.config = EmbeddingConfig()
         # Minimum and maximum training score, or None without scores.
@@ -161,8 +162,11 @@ class EmbeddingTask(Task):
         score, negative = (columns.get(role, ()) for role in ("label", "negative"))
         if score and negative:
             raise InputError(
-                f"{path} has both a column of scores, {score[0]!r}, and one of non-matching "
-                f"texts, {negative[0]!r}; omit one of them"
+                "{path} has both a column of scores, {score!r}, and one of non-matching texts, "
+                "{negative!r}; omit one of them",
+                path,
+                score[0],
+                negative[0],
             )
         texts = (*columns["text"], *columns["second"], *negative)
         return [
@@ -200,8 +204,9 @@ class EmbeddingTask(Task):
     def stream(self, path: Source) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
-                f"{path} is plain text, but two texts per row are compared; for vectors of "
-                "single texts use ownbert embed"
+                "{path} is plain text, but two texts per row are compared; for vectors of "
+                "single texts use ownbert embed",
+                path,
             )
         try:
             columns = find_columns(path, self.column_specs, self.columns, labelled=False, pair=True)
@@ -217,23 +222,26 @@ class EmbeddingTask(Task):
         self.metrics = RETRIEVAL_METRICS if rows[0].target is None else SIMILARITY_METRICS
         if rows[0].target is None:
             if len({row.texts[:2] for row in rows}) < 2:
-                raise InputError(f"{source}: at least two pairs that differ are needed")
+                raise InputError("{source}: at least two pairs that differ are needed", source)
             self.min_batch_size = 2 if len(rows[0].texts) == 2 else 1
             return
         scores = [row.target for row in rows]
         self.scale = min(scores), max(scores)
         if self.scale[0] == self.scale[1]:
             raise InputError(
-                f"{source}: all rows have the score {scores[0]:g}; at least two different scores "
-                "are needed"
+                "{source}: all rows have the score {scores:g}; at least two different scores "
+                "are needed",
+                source,
+                scores[0],
             )
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         made = self.made_from.get(str(source))
         if made is not None and made is not self.made and {*made.texts} == {TWICE}:
             raise InputError(
-                f"{source}: its texts are too short to be cut into pieces, so they cannot be "
-                "used for evaluation; give pairs of texts"
+                "{source}: its texts are too short to be cut into pieces, so they cannot be "
+                "used for evaluation; give pairs of texts",
+                source,
             )
         if self.made is not None and rows[0].target is not None:
             self.metrics, self.has_dev_loss = SIMILARITY_METRICS, False
@@ -421,6 +429,9 @@ def _number(value: Any, column: str, where: str) -> float:
     if math.isfinite(number):
         return number
     raise InputError(
-        f"{where}: {column!r} has {in_short(value)}; a score must be a number (rows without "
-        "scores count as matching texts)"
+        "{where}: {column!r} has {value}; a score must be a number (rows without scores count "
+        "as matching texts)",
+        where,
+        column,
+        in_short(value),
     )

@@ -88,7 +88,9 @@ class TaggingTask(Task):
         self.orphan_warnings: list[str] = []
         for name in ("label_smoothing", "tag_all"):
             if self.settings.crf and getattr(self.settings, name):
-                raise InputError(f"task.{name} cannot be combined with task.crf; omit one of them")
+                raise InputError(
+                    "task.{name} cannot be combined with task.crf; omit one of them", name
+                )
 
     # Reading.
 
@@ -109,7 +111,9 @@ class TaggingTask(Task):
         names = {tag for row in rows for tag in row.target}
         if len(names) < 2:
             raise InputError(
-                f"{source}: all words have the tag {names.pop()!r}; at least two tags are needed"
+                "{source}: all words have the tag {names!r}; at least two tags are needed",
+                source,
+                names.pop(),
             )
         self.labels = sort_labels(names)
         self.orphan_warnings = []

@@ -120,7 +120,7 @@ def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
         )
         rows = [Row(s.line, s.words, s.tags, features=s.features) for s in sentences]
     if not rows:
-        raise InputError(f"{path} has no rows")
+        raise InputError("{path} has no rows", path)
     return rows
 
 
@@ -172,9 +172,9 @@ def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
                 "word needs one"
             )
         if not words:
-            raise InputError(f"{where}: there are no words")
+            raise InputError("{where}: there are no words", where)
         if "" in tags:
-            raise InputError(f"{where}: the tag of word {tags.index('') + 1} is empty")
+            raise InputError("{where}: the tag of word {index} is empty", where, tags.index("") + 1)
         features = read_features(cells, names, len(words), where)
         yield Row(line, words, tags, features=features)
 

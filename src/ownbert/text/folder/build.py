@@ -59,7 +59,9 @@ def build(
         except InputError:
             raise
         except ValueError as error:
-            raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
+            raise InputError(
+                "{source} does not fit {files}: {error}", source, files["vocab_file"], error
+            ) from error
     defaults = {name: style.settings[name] for name in PIECES_SETTINGS if name in style.settings}
     known = {name: bool(settings.get(name, value)) for name, value in defaults.items()}
     # The first sentinel has the last id.
@@ -189,7 +191,9 @@ def read_merges(path: PathLike) -> list[tuple[str, str]]:
             continue
         if len(parts) != 2:
             raise InputError(
-                f"{Path(path)}, line {number}: expected two tokens, separated by a space"
+                "{path}, line {number}: expected two tokens, separated by a space",
+                Path(path),
+                number,
             )
         merges.append((parts[0], parts[1]))
     return merges

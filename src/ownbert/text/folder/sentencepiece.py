@@ -56,12 +56,14 @@ def read_model(path: str | os.PathLike[str]) -> SentencePieceModel:
     try:
         model = _model(source.read_bytes())
     except (ValueError, IndexError, struct.error, TypeError) as error:
-        raise InputError(f"{source} is damaged or not a SentencePiece model") from error
+        raise InputError("{source} is damaged or not a SentencePiece model", source) from error
     if not model.pieces:
-        raise InputError(f"{source} is not a SentencePiece model: it contains no pieces")
+        raise InputError("{source} is not a SentencePiece model: it contains no pieces", source)
     if model.model_type not in (UNIGRAM, BPE):
         kind = MODEL_TYPES.get(model.model_type, str(model.model_type))
-        raise InputError(f"{source} is a SentencePiece model of type {kind}, not Unigram or BPE")
+        raise InputError(
+            "{source} is a SentencePiece model of type {kind}, not Unigram or BPE", source, kind
+        )
     return model
 
 

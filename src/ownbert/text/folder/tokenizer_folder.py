@@ -143,8 +143,9 @@ class TokenizerFolder:
         listed = self.config.get("added_tokens_decoder") or {}
         if wrong := [key for key in listed if not key.isdecimal() or len(key) > 9]:
             raise InputError(
-                f"{self.path / CONFIG}: added_tokens_decoder has the key {in_short(wrong[0])}; "
-                "its keys must be ids"
+                "{path}: added_tokens_decoder has the key {wrong}; its keys must be ids",
+                self.path / CONFIG,
+                in_short(wrong[0]),
             )
         if listed:
             return [*(_token(listed[key]) for key in sorted(listed, key=int)), *special]
@@ -188,13 +189,18 @@ class TokenizerFolder:
             return CLASSES[named][0]
         if not styles:
             raise MissingError(
-                f"{self.path} contains no tokenizer: {TOKENIZER} or {VOCABULARY} is needed"
+                "{path} contains no tokenizer: {tokenizer} or {vocabulary} is needed",
+                self.path,
+                TOKENIZER,
+                VOCABULARY,
             )
         if styles[0] is XLM_ROBERTA:
             raise InputError(
-                f"{self.path}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
-                f"CamembertTokenizer, because {XLM_ROBERTA.files['vocab_file']} does not "
-                "determine it"
+                "{path}: {config} must state tokenizer_class, XLMRobertaTokenizer or "
+                "CamembertTokenizer, because {files} does not determine it",
+                self.path,
+                CONFIG,
+                XLM_ROBERTA.files["vocab_file"],
             )
         return styles[0]
 
@@ -241,7 +247,9 @@ class TokenizerFolder:
         absent = [special[n] for n in needed if backend.token_to_id(special[n]) is None]
         if absent:
             source = style.files["vocab_file"] if built else TOKENIZER
-            raise InputError(f"{self.path / source} lacks the special tokens {' '.join(absent)}")
+            raise InputError(
+                "{path} lacks the special tokens {absent}", self.path / source, " ".join(absent)
+            )
         if built:
             register(backend, special_tokens(style, special, config), self.added_tokens())
             set_post_processor(backend, style, special)
@@ -258,7 +266,7 @@ def read_folder(
     """
     path = model_folder(folder) if model is None else Path(folder)
     if not path.is_dir():
-        raise InputError(f"no such folder: {path}")
+        raise InputError("no such folder: {path}", path)
     return TokenizerFolder(path, model).read()
 
 
@@ -302,12 +310,20 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     lines: dict[str, int] = {}
     for number, token in open_text(path, internal=True):
         if not token:
-            raise InputError(f"{path}, line {number}: empty, a token is needed on every line")
+            raise InputError(
+                "{path}, line {number}: empty, a token is needed on every line", path, number
+            )
         if token in lines:
-            raise InputError(f"{path}, line {number}: {token!r} is on line {lines[token]} already")
+            raise InputError(
+                "{path}, line {number}: {token!r} is on line {lines} already",
+                path,
+                number,
+                token,
+                lines[token],
+            )
         lines[token] = number
     if not lines:
-        raise InputError(f"{path} is empty")
+        raise InputError("{path} is empty", path)
     return list(lines)
 
 
@@ -332,7 +348,7 @@ def _read_backend(path: Path) -> "tokenizers.Tokenizer":
         raise
     except BaseException as error:  # no narrower type; a Rust panic is not an Exception
         raise InputError(
-            f"{path} is damaged or not a tokenizer of the tokenizers library"
+            "{path} is damaged or not a tokenizer of the tokenizers library", path
         ) from error
     # Some folders (sentence-transformers) set truncation and padding, which are done elsewhere.
     backend.no_truncation()
@@ -354,7 +370,13 @@ def _require_agreement(folder: Path, tokens: list[str]) -> None:
     else:
         first = next(i for i, token in enumerate(tokens) if listed[i] != token)
         detail = f"id {first} is {listed[first]!r} and {tokens[first]!r}"
-    raise InputError(f"{folder}: {VOCABULARY} and {TOKENIZER} disagree ({detail}); remove one")
+    raise InputError(
+        "{folder}: {vocabulary} and {tokenizer} disagree ({detail}); remove one",
+        folder,
+        VOCABULARY,
+        TOKENIZER,
+        detail,
+    )
 
 
 def _from_vocabulary(
@@ -394,7 +416,7 @@ def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(words, list | tuple | set | frozenset) or not all(
         isinstance(word, str) for word in words
     ):
-        raise InputError(f"never_split must be a list of words, not {words!r}")
+        raise InputError("never_split must be a list of words, not {words!r}", words)
     return tuple(words)
 
 

@@ -61,8 +61,9 @@ def _make_dense(
     _raise_crf_rate(model, groups, optim.learning_rate)
     if optim.name in _UNSHARDED and is_sharded(model):
         raise InputError(
-            f"optim.name {optim.name} cannot be used with sharded parameters (run.shard); use "
-            "adamw or lamb"
+            "optim.name {name} cannot be used with sharded parameters (run.shard); use adamw or "
+            "lamb",
+            optim.name,
         )
     kind = _optimizer_class(optim.name)
     if optim.name == "muon":
@@ -175,8 +176,10 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     if name not in OPTIMIZERS or name not in kinds:
         known = [n for n in OPTIMIZERS if n == "lamb" or n in kinds]
         raise InputError(
-            f"optim.name is {name!r}; with PyTorch {torch.__version__} it must be one of "
-            f"{', '.join(known)}"
+            "optim.name is {name!r}; with PyTorch {version} it must be one of {options}",
+            name,
+            torch.__version__,
+            ", ".join(known),
         )
     return kinds[name]
 

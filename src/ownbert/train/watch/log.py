@@ -54,7 +54,9 @@ class RunLog:
         except OSError as error:
             with contextlib.suppress(OSError):  # close() retries writing
                 self._file.close()
-            raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
+            raise InputError(
+                "cannot write {path}: {reason}", self.path, error.strerror or error
+            ) from error
 
     def close(self) -> None:
         self._file.close()
@@ -74,7 +76,7 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+        raise InputError("cannot read {path}: {error}", path, error) from None
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
@@ -83,7 +85,7 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
                 return
             row = None
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            raise InputError(f"{path}, line {number}: not a row of a log")
+            raise InputError("{path}, line {number}: not a row of a log", path, number)
         yield row
 
 
