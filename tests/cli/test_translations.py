@@ -58,6 +58,9 @@ NOT_TRANSLATED = (
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {
+    # Examples of requests to a server.
+    *("Anna lives in Rome", "Anna lives in Rome.", "another one", "one ending"),
+    "the bytes of an image in base64",
     # Labels of pictures.
     *("Average precision", "Positive label:", "ROC curve, area"),
     *("drop in probability", "with only the top words", "without the top words"),

@@ -175,7 +175,7 @@ def analyse_errors(
         near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
         for each, likely_words, neighbour in zip(chosen, words, near, strict=True):
             row, answer = rows[each.row], (each.label, each.predicted, each.confidence)
-            texts, words_of_row = _texts_of(task, row), tuple(likely_words)
+            texts, words_of_row = tuple(task.shown_texts(row)), tuple(likely_words)
             mistakes[each] = Mistake(row.line, texts, *answer, words_of_row, neighbour)
     members = {**judgement.groups, **_common_groups(predictor, rows)}
     if vectors is not None:
@@ -199,16 +199,6 @@ def _answers(predictor: Opened, rows: Sequence[Row]) -> tuple[Sequence[np.ndarra
 
     raws, decided = zip(*decide_all(answered, rows), strict=True)
     return raws, decided
-
-
-def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
-    """The texts of a row to show: words of a tagged sentence joined, for choices only the
-    prompt."""
-    if task.reads_arrays:
-        return (row.image.name,)
-    if task.head == "tokens":
-        return (" ".join(row.texts),)
-    return row.texts[:1] if task.head == "choice" else row.texts
 
 
 def _words_of(
@@ -277,7 +267,7 @@ def _neighbours(
     known = read_labelled_rows(task, train, folder)
     nearest = (vectors(rows) @ vectors(known).T).argmax(1)
     return [
-        (task.readable_target(known[i]), " / ".join(_texts_of(task, known[i])))
+        (task.readable_target(known[i]), " / ".join(task.shown_texts(known[i])))
         for i in nearest.tolist()
     ]
 

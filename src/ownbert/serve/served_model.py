@@ -36,8 +36,7 @@ from ownbert.unlabelled.topic_list import Topics
 from ownbert.unlabelled.topics import topics
 
 # Names of tasks in Transformers pipelines and on the hub.
-PIPELINES = {
-    **{name: kind.pipeline for name, kind in task_kinds().items()},
+_PIPELINES = {
     "search": "sentence-similarity",
     "fill": "fill-mask",
     "translate": "translation",
@@ -180,13 +179,17 @@ class ServedModel:
     @property
     def pipeline(self) -> str:
         """The name of the task on the hub."""
-        return PIPELINES[self.task]
+        return self._pipeline_of(self.task)
+
+    def _pipeline_of(self, operation: str) -> str:
+        kind = task_kinds().get(operation)
+        return _PIPELINES[operation] if kind is None else kind.pipeline
 
     @property
     def pipelines(self) -> set[str]:
         """The hub names of all supported tasks."""
         features = {"feature-extraction"} if "embed" in self.operations else set()
-        return features | {PIPELINES[operation] for operation in self.operations}
+        return features | set(map(self._pipeline_of, self.operations))
 
     @property
     def pair(self) -> bool | None:
@@ -233,8 +236,8 @@ class ServedModel:
     def warm_up(self) -> None:
         """Compute inputs of several lengths, so that the first requests are not slower."""
         predictor = self.predictor
-        if predictor is not None and (self.task == "image" or predictor.task.columns.features):
-            predictor = None  # images and features of words are not made up
+        if predictor is not None and predictor.task.columns.features:
+            predictor = None  # features of words are not made up
         for length in _WARM_LENGTHS:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
@@ -249,17 +252,16 @@ class ServedModel:
                 self.index.search([text], top_k=1)
             if self.translator is not None:
                 self.translate([text])
-            if predictor is not None:
-                example: Any = text
-                if self.task == "answer":
-                    example = {"question": "a", "context": text}
-                elif self.task == "choose":
-                    example = {"prompt": text, "choices": ["a", "b"]}
-                elif self.pair:
-                    example = {"text": text, "text_pair": "a"}
+            example = None if predictor is None else predictor.task.made_row(text)
+            if predictor is not None and example is not None:
                 predictor.decide(self.rows([example]).items)
                 if length == 8:
                     predictor.decide(self.rows([example] * _WARM_TEXTS).items)
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether inputs are images."""
+        return self.predictor is not None and self.predictor.task.reads_arrays
 
     @property
     def explains(self) -> bool:
@@ -267,7 +269,7 @@ class ServedModel:
         of ``fit``."""
         opened = self._rows_predictor
         blend = isinstance(opened, OpenedBlend)
-        return self.task != "image" and (blend or bool(getattr(opened, "models", None)))
+        return not self.reads_images and (blend or bool(getattr(opened, "models", None)))
 
     def require(self, operation: str, *, requested: str | None = None) -> None:
         """Raise a ``Refusal`` unless the operation, which ``requested`` needs, is supported."""
@@ -306,13 +308,13 @@ class ServedModel:
         """
         if self.predictor is None:
             raise bad_field(f"the model {self.name} has no task head")
-        if self.task != "image":
+        if not self.reads_images:
             data = [self._checked_row(row) for row in data]
         try:
             rows = self.predictor.rows(list(data))
         except (InputError, ValueError, TypeError) as error:
             raise bad_field(str(error).removeprefix("data: "), "inputs") from None
-        if self.task == "image":
+        if self.reads_images:
             return Items(rows, [_IMAGE_TOKENS] * len(rows))
         if not truncate:
             self._require_untruncated(rows)
@@ -441,9 +443,8 @@ class ServedModel:
             known = ", ".join(METHODS)
             raise bad_field(f"method {method!r} is not known; use one of {known}", "method")
         tokens = self.rows(data).tokens
-        several = len(self.labels) if self.task in ("multilabel", "regress") else 1
-        # Each entity is explained, and there may be as many as words.
-        targets = [count if self.task == "tag" else several for count in tokens]
+        assert self.predictor is not None
+        targets = map(self.predictor.task.explained_count, tokens)
         passes = [_PASSES.get(method, count) for count in tokens]
         total = [a * b * c for a, b, c in zip(tokens, passes, targets, strict=True)]
         return Items(list(data), total)
@@ -480,7 +481,7 @@ class ServedModel:
             return self.embedder.model
         if self.filler is not None:
             return None  # an exported file
-        if self.task == "image":
+        if self.reads_images:
             return None
         return next(iter(getattr(self._rows_predictor, "models", None) or ()), None)
 

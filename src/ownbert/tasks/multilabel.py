@@ -198,6 +198,9 @@ class MultiLabelTask(SentenceTask):
                 if label not in labels:
                     raise unknown_label(label, self.labels, row.place(source), known)
 
+    def explained_count(self, tokens: int) -> int:
+        return len(self.labels)
+
     def target(self, row: Row) -> np.ndarray:
         """(C) of 0 and 1, or of probabilities."""
         if is_soft(row.target):

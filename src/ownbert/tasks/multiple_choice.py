@@ -99,6 +99,12 @@ class MultipleChoiceTask(Task):
         spec, pooling = super().head_spec(description), self.settings.pooling
         return spec if pooling is None else replace(spec, pooling=pooling)
 
+    def made_row(self, text: str) -> Any:
+        return {"prompt": text, "choices": ["a", "b"]}
+
+    def shown_texts(self, row: Row) -> Sequence[str]:
+        return row.texts[:1]  # the prompt
+
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
     ) -> EncodedRows:

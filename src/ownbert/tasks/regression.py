@@ -103,6 +103,9 @@ class RegressionTask(SentenceTask):
                 )
         self.learnt = numbers.mean(0), numbers.std(0)
 
+    def explained_count(self, tokens: int) -> int:
+        return len(self.labels)
+
     def target(self, row: Row) -> np.ndarray:
         """(C) standardised values."""
         mean, std = self.learnt

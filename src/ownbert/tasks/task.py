@@ -537,6 +537,18 @@ class Task(ABC):
         keys: list[Hashable] = [key for key in map(text_key, row.texts) if key]
         return keys if row.group is None else [*keys, ("group", row.group)]
 
+    def made_row(self, text: str) -> Any:
+        """An input made of a text, to warm up a server; None if inputs are no texts."""
+        return {"text": text, "text_pair": "a"} if getattr(self, "pair", False) else text
+
+    def shown_texts(self, row: Row) -> Sequence[str]:
+        """The texts of a row for the user."""
+        return self.pretraining_texts(row)
+
+    def explained_count(self, tokens: int) -> int:
+        """Number of predictions that an explanation of a row of so many tokens may have."""
+        return 1
+
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         """The texts of a row for continued pretraining."""
         return row.texts
@@ -648,8 +660,8 @@ def _task_of_head(description: Description, folder: Path) -> str:
             return "regress"
         known = {"multi_label_classification": "multilabel", "regression": "regress"}
         return known.get(str(problem), "classify")
-    for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
-        if kind in kinds:
+    for name, kind in task_kinds().items():
+        if kind.head in kinds:
             return name
     if (folder / "modules.json").exists():  # a sentence-transformers folder
         return "embed"

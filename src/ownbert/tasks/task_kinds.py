@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ownbert.exceptions import InputError
 from ownbert.tables.columns import ColumnSpec
@@ -29,6 +30,8 @@ class TaskKind:
         without: settings of other tasks that do not apply.
         columns: columns of its files.
         pipeline: name of the task in Transformers' pipelines and on the hub.
+        head: the kind of head by which a folder without a saved task is recognised, if any.
+        example: inputs of a request to the server.
         files: files that it writes beside the model.
         alias: second name of its command.
     """
@@ -39,6 +42,8 @@ class TaskKind:
     without: tuple[str, ...] = ()
     columns: tuple[ColumnSpec, ...] = ()
     pipeline: str = "text-classification"
+    head: str | None = None
+    example: tuple[Any, ...] = ("a text",)
     files: tuple[str, ...] = ()
     alias: str = ""
 

@@ -220,6 +220,12 @@ class ImageTask(SingleLabelTask):
     ) -> list[np.ndarray]:
         return list(self.probabilities(logits))
 
+    def made_row(self, text: str) -> Any:
+        return None
+
+    def shown_texts(self, row: Row) -> Sequence[str]:
+        return (_image(row).name,)
+
     def identity(self, row: Row) -> dict[str, Any]:
         path = _image(row).path
         return {} if path is None else {"file": str(path)}

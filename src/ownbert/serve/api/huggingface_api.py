@@ -73,7 +73,7 @@ def router(service: Service) -> APIRouter:
 
 async def _answer(call: ModelRequest, task: str | None = None) -> Any:
     model = call.model
-    if model.task == "image":
+    if model.reads_images:
         return await _image(call)
     try:
         body = json.loads(await call.request.body())

@@ -16,28 +16,19 @@ from ownbert.serve.service import ModelRequest, Service, texts_of, usage_of
 from ownbert.tasks.rows import OutputOptions
 from ownbert.tasks.task_kinds import task_kinds
 
-_EXAMPLES: dict[str, Any] = {
-    **{name: ["a text"] for name in task_kinds()},
-    "classify": ["a text", {"text": "a text", "text_pair": "its pair"}],
-    "tag": ["Anna lives in Rome"],
-    "answer": [{"question": "Who?", "context": "Anna lives in Rome."}],
-    "choose": [{"prompt": "a beginning", "choices": ["one ending", "another"]}],
-    "image": ["the bytes of an image in base64"],
+# Inputs of operations that are no tasks of ``finetune``.
+_EXAMPLES = {
     "fill": ["a text with a [MASK]"],
     "score": ["a text"],
-    "embed": ["a text", "another one"],
     "search": ["a query"],
     "translate": ["a text"],
 }
-_PREDICTED = task_kinds().keys() - {"embed"}
 _TASKS_OF_FIELDS = {
-    "top_k": _EXAMPLES.keys() - {"tag", "score", "embed", "translate"},
-    "unknown": ("classify", "image"),
-    "coverage": ("classify", "image", "multilabel", "regress"),
     "by": ("search",),
     "targets": ("fill",),
     **dict.fromkeys(("normalize", "prompt_name", "dimensions"), ("embed",)),
 }
+_WITHOUT_TOP_K = ("tag", "score", "embed", "translate")
 
 
 class OwnRequest(BaseModel, extra="forbid"):
@@ -110,7 +101,8 @@ class ReloadRequest(OwnRequest):
 def router(service: Service) -> APIRouter:
     """The routes of this API."""
     routes = APIRouter(tags=["OwnBERT"])
-    for task, example in _EXAMPLES.items():
+    examples = {name: list(kind.example) for name, kind in task_kinds().items()}
+    for task, example in {**examples, **_EXAMPLES}.items():
         _add(routes, service, task, example)
 
     @routes.post("/v1/rank")
@@ -166,16 +158,21 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
     async def run(body: TaskRequest, request: Request) -> Response:
         call = ModelRequest(service, request, body.model)
         call.model.require("fill" if task == "score" else task, requested=task)
-        for field, tasks in _TASKS_OF_FIELDS.items():
-            if getattr(body, field) is not None and task not in tasks:
+        predictor = None if task == "embed" else call.model.predictor
+        known = frozenset[str]() if predictor is None else predictor.task.output_options
+        applies = {name: task in tasks for name, tasks in _TASKS_OF_FIELDS.items()}
+        applies |= {name: name in known for name in ("unknown", "coverage")}
+        applies["top_k"] = task not in _WITHOUT_TOP_K
+        for field, does in applies.items():
+            if getattr(body, field) is not None and not does:
                 raise bad_field(f"{field} does not apply to {task}", field)
         options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-        inputs = [_image(each) for each in inputs] if task == "image" else inputs
+        inputs = [_image(each) for each in inputs] if call.model.reads_images else inputs
         numbers = 0
         if options.abstains:
             answers: Any = list(await call.abstain(inputs, options))
-        elif task in _PREDICTED:
+        elif predictor is not None:
             top = {} if body.top_k is None else {"top_k": body.top_k}
             decided = await call.decide(inputs)
             answers = [call.model.answer(*each, **top) for each in decided]

@@ -14,5 +14,7 @@ KIND = TaskKind(
         -o runs/reader""",
     settings=("answer_length", "threshold", "stride", "rdrop", "mask_rate"),
     columns=COLUMNS["answer"],
+    head="span",
+    example=({"question": "Who?", "context": "Anna lives in Rome."},),
     pipeline="question-answering",
 )

@@ -15,5 +15,7 @@ KIND = TaskKind(
         -o runs/chooser""",
     settings=("pooling", "rdrop", "mask_rate"),
     columns=COLUMNS["choose"],
+    head="choice",
+    example=({"prompt": "a beginning", "choices": ["one ending", "another"]},),
     pipeline="multiple-choice",
 )

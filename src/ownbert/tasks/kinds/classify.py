@@ -21,5 +21,6 @@ KIND = TaskKind(
         *SENTENCE_SETTINGS,
     ),
     columns=COLUMNS["classify"],
+    example=("a text", {"text": "a text", "text_pair": "its pair"}),
     pipeline="text-classification",
 )

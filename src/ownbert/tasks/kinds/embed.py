@@ -19,5 +19,6 @@ KIND = TaskKind(
     alias="rank",
     columns=COLUMNS["embed"],
     files=("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    example=("a text", "another one"),
     pipeline="sentence-similarity",
 )

@@ -31,5 +31,6 @@ KIND = TaskKind(
         *("pretrain_steps", "adversarial", "layer_gate", "attention_blur"),
     ),
     files=("preprocessor_config.json",),
+    example=("the bytes of an image in base64",),
     pipeline="image-classification",
 )

@@ -20,5 +20,7 @@ KIND = TaskKind(
     ),
     without=("second_column",),
     columns=COLUMNS["tag"],
+    head="tokens",
+    example=("Anna lives in Rome",),
     pipeline="token-classification",
 )

@@ -149,6 +149,9 @@ class QuestionAnsweringTask(Task):
 
     # Model inputs and outputs.
 
+    def made_row(self, text: str) -> Any:
+        return {"question": "a", "context": text}
+
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
     ) -> EncodedRows:

@@ -269,6 +269,9 @@ class TaggingTask(Task):
     def fold_keys(self, row: Row) -> Sequence[Hashable]:
         return super().fold_keys(replace(row, texts=(" ".join(row.texts),)))
 
+    def explained_count(self, tokens: int) -> int:
+        return tokens  # each entity, and there may be as many as words
+
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         return (" ".join(row.texts),)
 
