@@ -17,7 +17,7 @@ from ownbert.fitting.rows.fit_input import checked_input
 
 def make_again(steps: Steps, path: Path) -> candidates.Made:
     """A second linear model on LSA vectors."""
-    texts = (steps.given.labelled, steps.given.learnt, steps.given.unlabelled)
+    texts = (steps.inputs.labelled, steps.inputs.learnt, steps.inputs.unlabelled)
     scores, _ = fit_view("lsa", steps.rows, *texts, path)
     return candidates.Made([f"members/{path.name}"], scores)
 
@@ -27,7 +27,7 @@ AGAIN = FitCandidate(
     "LSA, a second time",
     "linear",
     make_again,
-    suits=lambda given: given.rows.task.name == "classify",
+    suits=lambda inputs: inputs.rows.task.name == "classify",
     needs=lambda steps: steps.find("lsa") is not None,
 )
 

@@ -112,8 +112,8 @@ def test_a_network_is_taught_on_texts_without_labels_and_on_mixed_ones(topics: P
     lines = dict.fromkeys((topics / "corpus.txt").read_text().splitlines()[:60])
     others, none = Texts([(line,) for line in lines], "ids"), Texts([], "ids")
 
-    def kinds(unlabelled: Texts, count: int, *, given: bool = False) -> tuple[int, int]:
-        pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=given, seed=0)
+    def kinds(unlabelled: Texts, count: int, *, mix: bool = True) -> tuple[int, int]:
+        pieces, mixed = taught_texts(rows, labelled, unlabelled, count, mix=mix, seed=0)
         return len(pieces), len(mixed)
 
     assert kinds(others, 40) == (40, 0)
@@ -121,7 +121,7 @@ def test_a_network_is_taught_on_texts_without_labels_and_on_mixed_ones(topics: P
     assert 60 <= pieces < 80  # long ones are cut
     assert mixed == 8 * len(texts_of(train))
     assert kinds(none, 40) == (0, 40)
-    assert kinds(others, 40, given=True) == (40, 0)
+    assert kinds(others, 40, mix=False) == (40, 0)
 
 
 @pytest.mark.slow

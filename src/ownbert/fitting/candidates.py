@@ -91,9 +91,9 @@ class Steps:
     """
 
     def __init__(
-        self, given: FitInput, folder: Path, candidates: list[ComparedModel], budget: Budget
+        self, inputs: FitInput, folder: Path, candidates: list[ComparedModel], budget: Budget
     ) -> None:
-        self.given, self.rows, self.recipe = given, given.rows, given.recipe
+        self.inputs, self.rows, self.recipe = inputs, inputs.rows, inputs.recipe
         self.folder, self.candidates, self.budget = folder, candidates, budget
         self._scores_file = folder / WORK / "token-scores.npz"
         self._final_scores_file = folder / WORK / "token-scores-of-all-rows.npz"
@@ -105,8 +105,8 @@ class Steps:
     def compared(self, candidates: Sequence[ComparedModel] | None = None) -> Comparison:
         """Compare some of the candidates, by default all."""
         chosen = self.candidates if candidates is None else candidates
-        has_texts = len(self.given.unlabelled) > 0
-        return Comparison(self.rows, chosen, self.given.metric, has_texts=has_texts)
+        has_texts = len(self.inputs.unlabelled) > 0
+        return Comparison(self.rows, chosen, self.inputs.metric, has_texts=has_texts)
 
     def first_fold_folder(self, name: str) -> Path:
         """The folder of a linear candidate's first-fold models."""
@@ -129,7 +129,7 @@ class Steps:
     def view(self, path: Path) -> Made:
         """A linear model on the view that the folder is named after."""
         name = path.name
-        texts = (self.given.labelled, self.given.learnt, self.given.unlabelled)
+        texts = (self.inputs.labelled, self.inputs.learnt, self.inputs.unlabelled)
         seconds = self.budget.linear
         fit = partial(fit_view, name, self.rows, *texts, path, seconds=seconds)
         return self._linear(name, lambda first: fit(first=first))
@@ -140,9 +140,9 @@ class Steps:
         compared = self.compared(linear)
         first = self.first_fold_folder("self-trained") if self.rows.refit else None
         names = [c.name for c in compared.measured]
-        texts = (self.given.labelled, self.given.unlabelled)
-        given = (names, compared.fitted.weights, self.rows, *texts, path.parent, path)
-        folders, scores, unknown = self_train(*given, first=first)
+        texts = (self.inputs.labelled, self.inputs.unlabelled)
+        options = (names, compared.fitted.weights, self.rows, *texts, path.parent, path)
+        folders, scores, unknown = self_train(*options, first=first)
         of_first = () if first is None else [first / name for name in names]
         paths, of_all = self._relative(of_first), np.flatnonzero(unknown).tolist()
         return Made(self._relative(folders), scores, paths, unknown=of_all)
@@ -172,7 +172,7 @@ class Steps:
     @cached_property
     def _public(self) -> bool:
         """Whether the user has given a network that is not a small one of their own."""
-        base = self.given.base
+        base = self.inputs.base
         return base is not None and not is_small_and_own(str(base.folder), base.config.hidden_size)
 
     @property
@@ -187,14 +187,14 @@ class Steps:
         those of the first fold to be measured, and those of all rows."""
         compared, refit, seconds = self.compared(), self.rows.refit, self.budget.share(_JOINING)
         start = start_of(compared, self._started, **self._training)
-        given = (compared, self.given, self.folder, start, seconds / 2 if refit else seconds)
-        scores = imitate(*given)
+        options = (compared, self.inputs, self.folder, start, seconds / 2 if refit else seconds)
+        scores = imitate(*options)
         make_folder(self.folder / WORK)
         scores.write(self._scores_file)
         self.token_scores, self.final_scores = scores, None
         if refit:
             with suppress(OutOfTime), time_limit(seconds_left() / 2):
-                final = imitate(*given, like=scores)
+                final = imitate(*options, like=scores)
                 final.write(self._final_scores_file)
                 self.final_scores = final
         return self._joined(compared, scores, start, path)
@@ -243,9 +243,9 @@ class Steps:
 
     def network(self, path: Path) -> Made:
         """A network for each fold; see ``finetune``."""
-        given = self.given
-        share = _FINETUNING if given.can_teach else 2 * _FINETUNING if given.ngrams_help else 1.0
-        if not given.pretrains:
+        inputs = self.inputs
+        share = _FINETUNING if inputs.can_teach else 2 * _FINETUNING if inputs.ngrams_help else 1.0
+        if not inputs.pretrains:
             share = max(share, _FINETUNING_OF_GIVEN)
         most, rest = self.budget.share(share), self.budget.left - self.joining_seconds
         return self.finetune(path, max(most / 2, min(most, rest)))
@@ -310,7 +310,7 @@ class Steps:
         base = self._start_of_student(compared)
         # Time for its own predictions and for the report.
         self.budget.reported += (
-            self.per_character * 2 * sum(map(characters, [*held_out, *self.given.test]))
+            self.per_character * 2 * sum(map(characters, [*held_out, *self.inputs.test]))
         )
         # Time to build the linear models in.
         reserved = self.joining_seconds if self.joining_helps else 0.0
@@ -319,7 +319,7 @@ class Steps:
             raise OutOfTime
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
-        teach(compared, self.given, self.folder, base, path, public=self._public, seconds=seconds)
+        teach(compared, self.inputs, self.folder, base, path, public=self._public, seconds=seconds)
         folders = self._relative([path])
         scores = self._scores_of(path, held_out)
         if len(self.rows.folds) == 1:
@@ -334,7 +334,7 @@ class Steps:
         scores = score_all(network.scores, rows)
         self.per_character = (clock_seconds() - start) / max(1, sum(map(characters, rows)))
         # The report times a network twice: alone and as a member of the blend.
-        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.given.test))
+        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.inputs.test))
         self.budget.reported += self.per_character * timed
         return scores
 
@@ -349,7 +349,7 @@ class Steps:
         worth = compared.worth_on_first_fold
         if joined is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
             return self.folder / tuned.first[0]
-        if not len(self.given.unlabelled):
+        if not len(self.inputs.unlabelled):
             raise InputError("there are no texts without labels for it")
         return self.folder / joined.first[0]
 
@@ -370,7 +370,7 @@ def _share(of_all: float, of_given: float | None = None) -> Callable[[Steps], fl
     """The limit for a share of the total time, which may differ if the user gives a network."""
 
     def seconds(steps: Steps) -> float:
-        own = of_given if of_given is not None and not steps.given.pretrains else of_all
+        own = of_given if of_given is not None and not steps.inputs.pretrains else of_all
         return steps.budget.share(own)
 
     return seconds
@@ -406,8 +406,8 @@ class FitCandidate:
 
 
 def _of_view(name: str) -> FitCandidate:
-    def helps(given: FitInput) -> bool:
-        return view_helps(name, given.rows, given.kind)
+    def helps(inputs: FitInput) -> bool:
+        return view_helps(name, inputs.rows, inputs.kind)
 
     return FitCandidate(name, VIEWS[name].title, "linear", Steps.view, helps, seconds=_linear_share)
 
@@ -419,7 +419,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "linear models, self-trained",
         "linear",
         Steps.self_trained,
-        suits=lambda given: given.self_training_helps,
+        suits=lambda inputs: inputs.self_training_helps,
         needs=lambda steps: any(c.kind == "linear" for c in steps.candidates),
         seconds=_linear_share,
         role=SELF_TRAINED,
@@ -437,7 +437,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "network, only its head trained",
         "network",
         Steps.start,
-        suits=lambda given: given.has_few_rows or not given.pretrains,
+        suits=lambda inputs: inputs.has_few_rows or not inputs.pretrains,
         seconds=_share(_FINETUNING),
         after="joined",
     ),
@@ -463,7 +463,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "network with n-grams, fine-tuned",
         "network",
         lambda steps, path: steps.finetune(path, steps.budget.share(_NGRAM_SHARE), ngrams=_NGRAMS),
-        suits=lambda given: given.ngrams_help,
+        suits=lambda inputs: inputs.ngrams_help,
         role=NGRAMS,
     ),
     FitCandidate(
@@ -471,7 +471,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "distilled network",
         "network",
         Steps.student,
-        suits=lambda given: given.can_teach,
+        suits=lambda inputs: inputs.can_teach,
         needs=lambda steps: steps.find("network") is not None,
         role=DISTILLED,
     ),
@@ -480,20 +480,20 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "distilled + linear models",
         "network",
         lambda steps, path: steps.join_to("student", path),
-        suits=lambda given: given.can_teach,
+        suits=lambda inputs: inputs.can_teach,
         needs=lambda steps: steps.can_join("student") and steps.joining_helps,
         role=JOINED,
     ),
 )
 
 
-def candidates_for(given: FitInput) -> list[FitCandidate]:
+def candidates_for(inputs: FitInput) -> list[FitCandidate]:
     """The candidates that suit an input, in the order in which they are fitted."""
     ordered = list(CANDIDATES)
-    if given.pretrains:
+    if inputs.pretrains:
         for candidate in CANDIDATES:
             if candidate.after:
                 ordered.remove(candidate)
                 names = [other.name for other in ordered]
                 ordered.insert(names.index(candidate.after) + 1, candidate)
-    return [candidate for candidate in ordered if candidate.suits(given)]
+    return [candidate for candidate in ordered if candidate.suits(inputs)]

@@ -33,8 +33,8 @@ def how_to_decide(task: Any, metric: str, *, balanced: bool) -> Decide | None:
     """
     if isinstance(task, MultiLabelTask):
         return partial(_of_several, task=task, metric=metric)
-    if given := task.given_thresholds:
-        return partial(_of_one, task=task, given=given)
+    if thresholds := task.given_thresholds:
+        return partial(_of_one, task=task, thresholds=thresholds)
     if balanced and task.name == "classify" and len(task.labels) == 2:
         positive = task.labels.index(task.positive_label)
         return partial(_best_of_two, value=partial(_value_of_two, metric=metric, positive=positive))
@@ -58,9 +58,9 @@ def missed_thresholds(task: Task, scores: np.ndarray, targets: Targets) -> list[
         scores: (N, C) calibrated scores.
         targets: N targets.
     """
-    if not (given := task.given_thresholds):
+    if not (thresholds := task.given_thresholds):
         return []
-    return settled(given, task.labels, *_truth_and_probabilities(scores, targets))[1]
+    return settled(thresholds, task.labels, *_truth_and_probabilities(scores, targets))[1]
 
 
 def _truth_and_probabilities(scores: np.ndarray, targets: Targets) -> tuple[np.ndarray, np.ndarray]:
@@ -89,10 +89,10 @@ def _of_one(
     start: np.ndarray,
     *,
     task: SingleLabelTask,
-    given: Mapping[str, float | Aim],
+    thresholds: Mapping[str, float | Aim],
 ) -> np.ndarray:
     """The threshold that the user gave for one of two labels."""
-    numbers, _ = settled(given, task.labels, *_truth_and_probabilities(scores, targets))
+    numbers, _ = settled(thresholds, task.labels, *_truth_and_probabilities(scores, targets))
     return np.asarray(task.with_thresholds(numbers).decision)
 
 

@@ -49,7 +49,7 @@ _RATE_OF_JOINED = 0.3
 
 def teach(
     compared: Comparison,
-    given: FitInput,
+    inputs: FitInput,
     folder: Path,
     base: Path,
     path: Path,
@@ -61,7 +61,7 @@ def teach(
 
     Args:
         compared: the candidates, which include a fine-tuned network.
-        given: the input of the run.
+        inputs: the input of the run.
         folder: folder of the candidates.
         base: that network, or a wider copy of it with built-in linear models.
         path: folder for the new network.
@@ -71,14 +71,14 @@ def teach(
     Raises:
         OutOfTime: the time limit has passed.
     """
-    start, rows, recipe = clock_seconds(), compared.rows, given.recipe
-    pretrained = given.pretrains  # on these texts
+    start, rows, recipe = clock_seconds(), compared.rows, inputs.recipe
+    pretrained = inputs.pretrains  # on these texts
     finetuned = folder / next(c for c in compared.candidates if c.name == "network").first[0]
     wide, narrow = (describe(own).config.hidden_size for own in (base, finetuned))
     most = seconds * _texts_per_second(finetuned) * (narrow / wide) / _STUDENT_PASSES
     count = max(1, int(most) - len(rows.learnt))
-    own = (given.labelled, given.similar)
-    pieces, mixed = taught_texts(rows, *own, count, given=not pretrained, seed=recipe.seed)
+    own = (inputs.labelled, inputs.similar)
+    pieces, mixed = taught_texts(rows, *own, count, mix=pretrained, seed=recipe.seed)
     texts = [(text,) for text in (*pieces, *mixed)]
     unlabelled = [Row(0, text) for text in texts]
     scores = _answers(compared, folder, unlabelled, recipe.device, _TEACHING * seconds)
@@ -143,7 +143,7 @@ _LONG, _MOST_SOURCES = 40, 3
 
 
 def taught_texts(
-    rows: LabelledRows, labelled: Texts, unlabelled: Texts, count: int, *, given: bool, seed: int
+    rows: LabelledRows, labelled: Texts, unlabelled: Texts, count: int, *, mix: bool, seed: int
 ) -> tuple[list[str], list[str]]:
     """Texts for distillation (docs/lab/distilled-network.md).
 
@@ -152,7 +152,7 @@ def taught_texts(
         labelled: their texts, whose lengths determine the lengths of the pieces.
         unlabelled: unlabelled texts.
         count: number of texts wanted.
-        given: whether the network was given by the user; it is not taught on mixed texts.
+        mix: whether to add mixed texts, on which a network that the user gives is not taught.
         seed: seed for sampling.
 
     Returns:
@@ -163,7 +163,7 @@ def taught_texts(
     order = np.random.default_rng(seed).permutation(len(unlabelled))
     texts = [unlabelled.rows[i][0] for i in order]
     learnt = [text for (text,) in rows.texts(rows.folds[0][0])]
-    most = 0 if given else min(_MIXED * len(learnt), _MOST_TEXTS)
+    most = min(_MIXED * len(learnt), _MOST_TEXTS) if mix else 0
     pieces = pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]
     return pieces, mixed_texts(learnt, labelled.kind, min(most, count - len(pieces)), seed)
 

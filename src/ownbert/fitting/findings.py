@@ -164,24 +164,24 @@ _TestOutputs = tuple[np.ndarray, np.ndarray]  # see ``_answers``
 
 
 def make_report(
-    compared: Comparison, given: FitInput, folder: Path, points: Points, attempt: Attempts
+    compared: Comparison, inputs: FitInput, folder: Path, points: Points, attempt: Attempts
 ) -> Report:
     """Build the report on all compared models; parts that fail or run out of time are left out.
 
     Args:
         compared: the candidates with their logits.
-        given: the input of the run.
+        inputs: the input of the run.
         folder: folder of the candidates.
         points: (minutes of pretraining, score of a linear probe at that time).
         attempt: runs each part.
     """
-    rows, task, test = compared.rows, compared.rows.task, given.test
+    rows, task, test = compared.rows, compared.rows.task, inputs.test
     members, fitted, judged = compared.used
     held_out = rows.held_out
     weights = {member.name: weight for member, weight in members}
     tested: dict[str, _TestOutputs] = {}  # by candidate
     board = [
-        _row(compared, model, weights, given, folder, tested, attempt)
+        _row(compared, model, weights, inputs, folder, tested, attempt)
         for model in compared.candidates
     ]
     best = BLEND_TITLE if compared.alone is None else compared.alone.title
@@ -203,28 +203,28 @@ def make_report(
         texts=[" / ".join(rows.rows[i].texts) for i in held_out],
         places=[place_within(rows.file, rows.rows[i].line) for i in held_out],
         test_rows=len(test),
-        learnt_from_test=given.learnt_from_test,
-        known_groups_in_test=given.known_groups_in_test,
+        learnt_from_test=inputs.learnt_from_test,
+        known_groups_in_test=inputs.known_groups_in_test,
         data={
             "labelled texts": len(rows.learnt),
-            "texts without labels": len(given.read),
-            "kind of text": "words" if given.kind == "marked" else given.kind,
+            "texts without labels": len(inputs.read),
+            "kind of text": "words" if inputs.kind == "marked" else inputs.kind,
             "compared on": rows.source,
             **({"times": rows.period} if rows.period else {}),
             **_decides(judged, fitted),
         },
-        settings={k: v for k, v in asdict(given.recipe).items() if v not in (None, ())},
+        settings={k: v for k, v in asdict(inputs.recipe).items() if v not in (None, ())},
     )
     clusters = compared.clusters[: len(judged)]
     parts: dict[str, Callable[[], Any]] = {
         "chance": lambda: metrics_by_chance(lambda order: judged.permuted(order).values, clusters),
         "margin": lambda: _margin(compared),
-        "learning_curve": lambda: _curve(compared, given.labelled),
+        "learning_curve": lambda: _curve(compared, inputs.labelled),
     }
     if points:
         parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
-    if len(given.unlabelled):
-        parts["drift"] = lambda: compare_texts(given.labelled.tokens, given.unlabelled.tokens)
+    if len(inputs.unlabelled):
+        parts["drift"] = lambda: compare_texts(inputs.labelled.tokens, inputs.unlabelled.tokens)
     for name, make in {**parts, **_of_rows(compared, judged)}.items():
         result = attempt(_TITLES[name], make)
         if result is not None:
@@ -236,14 +236,14 @@ def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
     """How labels are chosen: the probability from which a label is predicted, if it is not .5 or
     the largest."""
     task: Any = deciding(judged.task, fitted.decision)
-    given = judged.task.given_thresholds
+    thresholds = judged.task.given_thresholds
     if isinstance(task, MultiLabelTask):
         values = np.atleast_1d(task.threshold)
         if len(values) == 1:
             return {"threshold": f"{values[0]:.3f}"}
         found = dict(zip(task.labels, values, strict=True))
     elif task.name == "classify" and len(task.labels) == 2 and np.any(fitted.decision):
-        label = next(iter(given), task.positive_label)
+        label = next(iter(thresholds), task.positive_label)
         own = task.labels.index(label)
         found = {label: 1 / (1 + np.exp(fitted.decision[own] - fitted.decision[1 - own]))}
     else:
@@ -252,7 +252,7 @@ def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
     shown = []
     for label, value in [*found.items()][:_SHOWN]:
         reached = ""
-        if label in given:
+        if label in thresholds:
             own = scores[label]
             reached = f" (precision {own.precision:.3f}, recall {own.recall:.3f})"
         shown.append(f"{label} {value:.3f}{reached}")
@@ -295,7 +295,7 @@ def _blend_row(
     titles = {model.title for model, _ in members}
     used = [row for row in board if row.name in titles]
     speeds = [row.texts_per_second for row in used]
-    known = all(speeds)
+    has_speeds = all(speeds)
     return LeaderboardRow(
         BLEND_TITLE,
         "blend",
@@ -303,7 +303,7 @@ def _blend_row(
         attempt(f"± of {BLEND_TITLE}", partial(_spread, compared, None)),
         seconds=sum(c.seconds for c in compared.candidates),
         size=sum(row.size or 0 for row in used),
-        texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if known else None,
+        texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if has_speeds else None,
         test_score=test_score,
         first_score=compared.on_first_fold(compared.blended).value(),
     )
@@ -313,7 +313,7 @@ def _row(
     compared: Comparison,
     model: ComparedModel,
     weights: Mapping[str, float],
-    given: FitInput,
+    inputs: FitInput,
     folder: Path,
     tested: dict[str, _TestOutputs],
     attempt: Attempts,
@@ -322,15 +322,15 @@ def _row(
     ``tested``."""
     title, judged, speed, test_score = model.title, compared.adjusted(model), None, None
     alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
-    opening = partial(Members, folder, alone, Compute(given.recipe.device))
+    opening = partial(Members, folder, alone, Compute(inputs.recipe.device))
     if (scorer := attempt(f"opening {title}", opening)) is not None:
         speed = attempt(f"the speed of {title}", partial(_speed, scorer, compared.rows))
-        answers = partial(_answers, scorer, given.test)
-        if given.test and (outputs := attempt(f"test score of {title}", answers)) is not None:
+        answers = partial(_answers, scorer, inputs.test)
+        if inputs.test and (outputs := attempt(f"test score of {title}", answers)) is not None:
             tested[model.name] = outputs
             fitted = compared.by_itself(model)
             together = _together([outputs], fitted.weights.tolist(), fitted)
-            test_score = compared.value_of(given.test, together, judged)
+            test_score = compared.value_of(inputs.test, together, judged)
     spread = attempt(f"± of {title}", partial(_spread, compared, model))
     kind = "network" if model.kind == "frozen" else model.kind
     return LeaderboardRow(

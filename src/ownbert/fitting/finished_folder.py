@@ -49,7 +49,7 @@ def save_network(compared: Comparison, folder: Path) -> OwnNetwork | None:
     if task.discrete:
         rows, own = len(judged), judged.predictions
         used = compared.used[2].predictions[:rows]
-        same = sum(one == other for one, other in zip(used, own, strict=True))
+        same = sum(a == b for a, b in zip(used, own, strict=True))
     return OwnNetwork(best.name, rows, same, factor, tuple(map(float, fitted.offsets)))
 
 

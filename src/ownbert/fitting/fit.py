@@ -193,8 +193,8 @@ def fit_folder(
             folder,
         )
     refuse_foreign(folder, _OUTPUT_FILES)
-    given = (train, folder, dev, test, unlabelled, add, options)
-    with writing(folder), checked_input(*given) as checked:
+    sources = (train, folder, dev, test, unlabelled, add, options)
+    with writing(folder), checked_input(*sources) as checked:
         run = Fit(checked, folder, quiet=quiet, debug=debug, started=started, replayed=replayed)
         if overwrite:
             model = run.recipe.model
@@ -251,7 +251,7 @@ class Fit:
     """A run of ``fit``: the order of the steps and the clock.
 
     Args:
-        given: the input.
+        inputs: the input.
         folder: folder to write.
         quiet: print nothing.
         debug: whether to show the traceback of a step that fails.
@@ -261,7 +261,7 @@ class Fit:
 
     def __init__(
         self,
-        given: FitInput,
+        inputs: FitInput,
         folder: Path,
         *,
         quiet: bool = False,
@@ -269,24 +269,24 @@ class Fit:
         started: float | None = None,
         replayed: ReplayedRun | None = None,
     ) -> None:
-        self.given, self.folder = given, folder
-        self.rows, self.recipe, self.metric = given.rows, given.recipe, given.metric
-        self.clock = RunClock(folder / WORK, given.identity, replayed)
+        self.inputs, self.folder = inputs, folder
+        self.rows, self.recipe, self.metric = inputs.rows, inputs.recipe, inputs.metric
+        self.clock = RunClock(folder / WORK, inputs.identity, replayed)
         self.budget = Budget(self.recipe.minutes, self.clock.start(started))
         self.candidates: list[ComparedModel] = []
         self.points: Points = ()  # (minutes of pretraining, score)
         self.progress = Progress(quiet=quiet)
         self.attempt = Attempts(self.progress.say, debug=debug)
-        self.steps = Steps(given, folder, self.candidates, self.budget)
+        self.steps = Steps(inputs, folder, self.candidates, self.budget)
         self._prepared = False  # whether there was an attempt to have a network
 
     def preview(self) -> Iterator[str]:
         """Describe the files and the models that would be fitted."""
-        yield from (*self.given.notices, *self.given.test_notices())
+        yield from (*self.inputs.notices, *self.inputs.test_notices())
         if shares := label_shares(self.rows.task, self.rows.training):
             yield f"labels: {shares}"
         yield "fits in this order, as far as time allows, and blends:"
-        yield from (candidate.title for candidate in candidates_for(self.given))
+        yield from (candidate.title for candidate in candidates_for(self.inputs))
 
     def run(self, *, resume: bool) -> None:
         """Fit and compare models until the time is up."""
@@ -299,9 +299,9 @@ class Fit:
     def _run(self) -> None:
         write_text(self.folder / RECIPE, dump(self.recipe))
         with self.progress.showing(self.budget.left_on_clock):
-            for line in self.given.notices:
+            for line in self.inputs.notices:
                 self.progress.say(line)
-            for candidate in candidates_for(self.given):
+            for candidate in candidates_for(self.inputs):
                 if self._has_network(candidate) and candidate.needs(self.steps):
                     self._add(candidate)
         if not self.candidates:
@@ -321,7 +321,7 @@ class Fit:
             return False
         if candidate.kind == "network" and steps.base == Path():
             steps.base = steps.pretrained
-            if not self.given.pretrains:
+            if not self.inputs.pretrains:
                 means = partial(with_means, steps.base, self.folder / WORK / _COPY)
                 steps.base = self.attempt(_MEANS, means) or steps.base
         return True
@@ -329,7 +329,7 @@ class Fit:
     def _base(self) -> Path | None:
         """The folder of the network to start from; None if there is none."""
         recipe = self.recipe
-        if (base := self.given.base) is not None:
+        if (base := self.inputs.base) is not None:
             for warning in self.attempt(_VOCABULARY, partial(warnings_of, self.rows, base)) or ():
                 self.progress.say(warning)
             return base.folder
@@ -345,10 +345,10 @@ class Fit:
             network = self.attempt(
                 _PRETRAINED,
                 lambda: pretrain_on(
-                    self.given.corpus,
+                    self.inputs.corpus,
                     self.rows,
                     self.folder / WORK,
-                    kind=self.given.kind,
+                    kind=self.inputs.kind,
                     size=recipe.size,
                     seconds=seconds,
                     speed=self.budget.speed,
@@ -413,7 +413,7 @@ class Fit:
         """Write the blend and the state for resuming."""
         blend.write(self.folder)
         about = [c.about() for c in self.candidates]
-        FitState(self.given.identity, self.budget.spent, self.points, about).write(self.folder)
+        FitState(self.inputs.identity, self.budget.spent, self.points, about).write(self.folder)
 
     def _keep_once(self) -> None:
         """Store the weights of a network that predicts alone only once, in the folder."""
@@ -433,7 +433,7 @@ class Fit:
         gains = self.attempt(_GAINS, make, seconds=seconds)
         report = self.attempt(
             "the report",
-            lambda: make_report(compared, self.given, self.folder, self.points, self.attempt),
+            lambda: make_report(compared, self.inputs, self.folder, self.points, self.attempt),
             seconds=self.budget.left_for_report,
         )
         self.attempt(_OWN_NETWORK, self._keep_once)
@@ -442,7 +442,7 @@ class Fit:
         if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
             seconds = self.budget.left_for_report
             self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
-        taught = not self.given.can_teach or any(c.role == DISTILLED for c in self.candidates)
+        taught = not self.inputs.can_teach or any(c.role == DISTILLED for c in self.candidates)
         remove_leftovers(self.folder, ("tokens", "checkpoints", _COPY), first_folds=taught)
         if report is None:
             self.progress.say(f"saved {self.folder}")
@@ -468,7 +468,7 @@ class Fit:
         if (state := FitState.read(self.folder)) is None:
             self.progress.say(nothing_to_resume(self.folder))
             return
-        state.require_same(self.given.identity, self.folder)
+        state.require_same(self.inputs.identity, self.folder)
         self.budget.used, self.points = state.seconds, state.points
         rows, size = self.rows, self.rows.targets.size
         full, fold = (len(rows.held_out), size), (len(rows.folds[0][1]), size)

@@ -217,26 +217,26 @@ class ReplayedRun:
     def __str__(self) -> str:
         return str(self.folder)
 
-    def files(self, *given: Any) -> tuple[Any, ...]:
-        """The dev, test, unlabelled and added rows: those given, else the files of the run."""
+    def files(self, *files: Any) -> tuple[Any, ...]:
+        """The dev, test, unlabelled and added rows: those named, else the files of the run."""
         names = ("dev", "test", "unlabelled", "add")
         of_run = (getattr(self._recipe, name) or None for name in names)
         return tuple(
-            own if one is None or (isinstance(one, Sized) and not len(one)) else one
-            for one, own in zip(given, of_run, strict=True)
+            recorded if named is None or (isinstance(named, Sized) and not len(named)) else named
+            for named, recorded in zip(files, of_run, strict=True)
         )
 
     def settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of the run by name; ``require_same`` refuses others that are given."""
-        given = {name: value for name, value in options.items() if value is not None}
+        settings = {name: value for name, value in options.items() if value is not None}
         recorded = asdict(self._recipe)
         for name in ("minutes", "device"):  # not in the identity
-            if given.get(name, recorded[name]) != recorded[name]:
+            if settings.get(name, recorded[name]) != recorded[name]:
                 difference = f"--{name} {recorded[name]}"
                 raise InputError(
                     f"{self.folder} was made with {difference}; a replay needs the same"
                 )
-        return {**recorded, **given}
+        return {**recorded, **settings}
 
     def require_same(self, identity: Mapping[str, Any]) -> None:
         """Raise ``InputError`` if files or settings differ from those of the run."""
@@ -314,10 +314,10 @@ class RunClock:
             resumed: whether an earlier run may have left files. Such a run is not recorded; if it
                 adds candidates, the recording of the earlier one is removed.
         """
-        made, environment, path = len(candidates), made_with(), self._work / REPLAY
+        before, environment, path = len(candidates), made_with(), self._work / REPLAY
         if resumed and self._work.exists():
             yield
-            if len(candidates) > made:
+            if len(candidates) > before:
                 path.unlink(missing_ok=True)
             return
         if self._replayed is not None:

@@ -97,7 +97,7 @@ def start_of(compared: Comparison, base: Path, *, device: str, seed: int) -> Sta
 
 def imitate(
     compared: Comparison,
-    given: FitInput,
+    inputs: FitInput,
     folder: Path,
     start: Start,
     seconds: float,
@@ -121,13 +121,13 @@ def imitate(
     linear = [
         BlendMember(c.name, c.kind, c.folders if like else c.first, w / total) for c, w in chosen
     ]
-    run, rows, labelled = start.run, compared.rows, given.labelled.rows
+    run, rows, labelled = start.run, compared.rows, inputs.labelled.rows
     long = sum(len(text) for row in labelled for text in row) // len(labelled) + 1
     most = min(_MOST_TEXTS, _MOST_SCORES // rows.targets.size, _MOST_CHARACTERS // long)
-    known = rows.learnt if like else rows.folds[0][0]
-    rng = np.random.default_rng(given.recipe.seed)
-    learnt = rng.permutation(known)[: int(_LABELLED * most)]
-    members = Members(folder, linear, Compute(given.recipe.device))
+    indices = rows.learnt if like else rows.folds[0][0]
+    rng = np.random.default_rng(inputs.recipe.seed)
+    learnt = rng.permutation(indices)[: int(_LABELLED * most)]
+    members = Members(folder, linear, Compute(inputs.recipe.device))
     examples: list[Example] = []
 
     def scores_of(texts: Sequence[Row]) -> np.ndarray:
@@ -135,7 +135,7 @@ def imitate(
         return members(texts)
 
     limit = _SCORING * seconds
-    scores = score_until(scores_of, _texts(given, learnt, most, limit), limit)
+    scores = score_until(scores_of, _texts(inputs, learnt, most, limit), limit)
     if compared.rows.task.name == "classify":
         scores = scores - scores.mean(1, keepdims=True)
     two_texts = len(rows.rows[0].texts) > 1
@@ -215,8 +215,8 @@ class _Fitted:
         self._use(self._summed([imitated]))
 
     def _summed(self, parts: Sequence[TokenScores]) -> TokenScores:
-        given = [self._logits(part) for part in parts]
-        return _sum(parts, self.held_out, *fit_blend(given, self.targets))
+        logits = [self._logits(part) for part in parts]
+        return _sum(parts, self.held_out, *fit_blend(logits, self.targets))
 
     def _logits(self, scores: TokenScores) -> np.ndarray:
         return self.held_out @ scores.table + scores.bias
@@ -252,7 +252,7 @@ def _sum(
     """A weighted sum of scores of the same tokens and pairs, centred for texts like those of
     ``counts``."""
     table, bias = (
-        np.tensordot(weights, [getattr(each, name) for each in fitted], 1).astype(np.float32)
+        np.tensordot(weights, [getattr(part, name) for part in fitted], 1).astype(np.float32)
         for name in ("table", "bias")
     )
     bias = (bias + offsets).astype(np.float32)
@@ -325,15 +325,15 @@ def _read(run: FinetuningRun, texts: Sequence[Row]) -> Sequence[Example]:
     return run.task.encode(texts, run.builder, training=False).examples
 
 
-def _texts(given: FitInput, learnt: np.ndarray, most: int, seconds: float) -> Iterator[Row]:
+def _texts(inputs: FitInput, learnt: np.ndarray, most: int, seconds: float) -> Iterator[Row]:
     """Yield the training rows ``learnt``, then as many other texts as can probably be scored in the
     rest of ``seconds``."""
-    start, rows, seed = clock_seconds(), given.rows, given.recipe.seed
+    start, rows, seed = clock_seconds(), inputs.rows, inputs.recipe.seed
     yield from (Row(0, rows.rows[i].texts) for i in learnt)
     if len(rows.rows[0].texts) > 1:
         return
     elapsed = max(1e-3, clock_seconds() - start)
     count = min(most - len(learnt), max(0, int(len(learnt) * (seconds / elapsed - 1))))
-    texts = (given.labelled, given.similar)
-    pieces, mixed = taught_texts(rows, *texts, count, given=False, seed=seed)
+    texts = (inputs.labelled, inputs.similar)
+    pieces, mixed = taught_texts(rows, *texts, count, mix=True, seed=seed)
     yield from (Row(0, (text,)) for text in (*pieces, *mixed)[:count])

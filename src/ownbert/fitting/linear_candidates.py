@@ -200,7 +200,7 @@ def fit_on_folds(
     """
     targets, start = rows.targets[rows.held_out], clock_seconds()
     seconds = min(seconds, seconds_left())
-    each = seconds / (len(rows.folds) + 1)
+    limit = seconds / (len(rows.folds) + 1)
     choices = [{"strength": strength, "naive_bayes": naive_bayes} for strength in STRENGTHS]
     if not naive_bayes and not isinstance(features, np.ndarray) and _hinge_helps(rows):
         strengths = HINGE_STRENGTHS[rows.targets.task]
@@ -212,8 +212,8 @@ def fit_on_folds(
         if number and (clock_seconds() - start) * (number + 2) / number > seconds:
             break
         models = [
-            fit_linear(known, rows.targets[learn], **chosen, seconds=each)
-            for (known, _), (learn, _) in zip(parts, rows.folds, strict=True)
+            fit_linear(learnt, rows.targets[learn], **chosen, seconds=limit)
+            for (learnt, _), (learn, _) in zip(parts, rows.folds, strict=True)
         ]
         scores, unknown = _held_out_scores(models, parts)
         weights, offsets = fit_blend([scores], targets)
@@ -230,7 +230,7 @@ def fit_on_folds(
     if not rows.refit:
         return fitted
     del parts
-    model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=each)
+    model = fit_linear(features[rows.learnt], rows.targets[rows.learnt], **chosen, seconds=limit)
     return fitted._replace(model=model.scaled(*calibration) if chosen.get("hinge") else model)
 
 
@@ -260,7 +260,7 @@ def _held_out_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ``scores`` and ``unknown`` of ``FittedOnFolds``."""
     scores = [model.scores(held_out) for model, (_, held_out) in zip(models, parts, strict=True)]
-    unknown = [model.knows_nothing(each) for model, each in zip(models, scores, strict=True)]
+    unknown = [model.knows_nothing(logits) for model, logits in zip(models, scores, strict=True)]
     return np.concatenate(scores), np.concatenate(unknown)
 
 
@@ -339,7 +339,7 @@ def self_train(
         fold_scores = [m.scores(f.labelled[held_out]) for m, f in of_fold]
         scores.append(np.mean(fold_scores, axis=0))
         models = zip(of_folds[-1], fold_scores, strict=True)
-        unknown.append(np.all([model.knows_nothing(each) for model, each in models], axis=0))
+        unknown.append(np.all([model.knows_nothing(logits) for model, logits in models], axis=0))
     fitted = of_folds[0]
     if rows.refit:
         fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, seconds)

@@ -129,17 +129,17 @@ def _prepare(
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
         unlabelled = own_text(Path(scratch, "unlabelled.txt"))
         paths = [*corpus.files_up_to(most, unlabelled, seed), text_file]
-        given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
+        options: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
         if not (network / "vocab.txt").exists():
             form = "blank" if kind == "ids" else "wordpiece"
-            learn_vocabulary(paths, network, kind=form, vocab_size=words, **given)
-        prepare(paths, store, tokenizer=network, **given)
+            learn_vocabulary(paths, network, kind=form, vocab_size=words, **options)
+        prepare(paths, store, tokenizer=network, **options)
 
 
 def _size_and_batch(size: str | None, cpu: bool) -> dict[str, Any]:
     """Options of ``pretrain`` on a device."""
-    given = {} if cpu else _ON_GPU
-    return given if size is None else {**given, "size": size}
+    options = {} if cpu else _ON_GPU
+    return options if size is None else {**options, "size": size}
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -259,8 +259,8 @@ def finetuning_run(
 def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]:
     """The rows, one of them with a distribution as its target, so that all labels are known."""
     task = rows.task
-    known = {row.target for row in learnt if isinstance(row.target, str)}
-    if task.name != "classify" or known == set(task.labels):
+    labels = {row.target for row in learnt if isinstance(row.target, str)}
+    if task.name != "classify" or labels == set(task.labels):
         return learnt
     first = next(i for i, row in enumerate(learnt) if isinstance(row.target, str))
     one_hot = tuple(float(label == learnt[first].target) for label in task.labels)

@@ -251,10 +251,10 @@ class Report:
 
     def gain(self, row: LeaderboardRow, other: LeaderboardRow) -> float:
         """How much better a row is than another row, on the same held-out rows."""
-        ours, theirs = self.comparable(row, other)
-        if np.isnan(ours) or np.isnan(theirs):
+        own, other_score = self.comparable(row, other)
+        if np.isnan(own) or np.isnan(other_score):
             return self.worth(row) - self.worth(other)
-        return theirs - ours if self.lower else ours - theirs
+        return other_score - own if self.lower else own - other_score
 
     @staticmethod
     def comparable(row: LeaderboardRow, other: LeaderboardRow) -> tuple[float, float]:

@@ -108,16 +108,16 @@ class FitInput:
         self.metric = recipe.metric or ("average_precision" if named else task.metrics[0])
         check_metric(self.metric, task)
         self.split = SplitColumns(recipe.group, recipe.time_column)
-        given: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
+        options: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
         self.dev = sources.get("dev")
-        self.rows = read_labelled(task, train, self.dev, split=self.split, **given)
+        self.rows = read_labelled(task, train, self.dev, split=self.split, **options)
         if self.metric != LOG_LOSS:
             task.monitor(self.metric)
         self.test = []
         if (test := sources.get("test")) is not None:
             # Test rows need no groups: without them, only shared texts are found.
-            known = self.split if self.split.group in columns(test) else SplitColumns()
-            self.test = known.with_groups(task.read(test), test)
+            split = self.split if self.split.group in columns(test) else SplitColumns()
+            self.test = split.with_groups(task.read(test), test)
             task.check(self.test, test, "the training data")
         names = [str(path) for path in find_files(list(texts))] if texts else []
         self.corpus = Corpus(names, _column_in(names, recipe.text_column))
@@ -137,20 +137,20 @@ class FitInput:
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
         named_rows = {source: f"{name}.jsonl" for name, source in sources.items()}
         several = dict.fromkeys((*named_rows, *map(Path, names)))
-        known = [_content(source, named_rows.get(source, "")) for source in several]
-        self.identity = {"files": known, "settings": settings}
+        files = [_content(source, named_rows.get(source, "")) for source in several]
+        self.identity = {"files": files, "settings": settings}
 
     @property
     def learnt_from_test(self) -> int:
         """Number of test rows whose texts are also in the training data."""
-        known = {row_key(row) for row in self.rows.training} if self.test else set()
-        return sum(row_key(row) in known for row in self.test)
+        keys = {row_key(row) for row in self.rows.training} if self.test else set()
+        return sum(row_key(row) in keys for row in self.test)
 
     @property
     def known_groups_in_test(self) -> int:
         """Number of test rows whose group is also in the training data."""
-        known = {row.group for row in self.rows.training} - {None}
-        return sum(row.group in known for row in self.test)
+        groups = {row.group for row in self.rows.training} - {None}
+        return sum(row.group in groups for row in self.test)
 
     @property
     def _has_pairs(self) -> bool:
@@ -191,9 +191,9 @@ class FitInput:
         if not len(self.unlabelled):
             return None
         some = Texts(self.unlabelled.rows[:_COMPARED], self.kind)
-        known = {token for text in some.tokens for token in text}
+        words = {token for text in some.tokens for token in text}
         tokens = [token for text in self.labelled.tokens[:_COMPARED] for token in text]
-        share = sum(token not in known for token in tokens) / max(1, len(tokens))
+        share = sum(token not in words for token in tokens) / max(1, len(tokens))
         if share <= _OTHER_TEXTS:
             return None
         return (
@@ -322,9 +322,9 @@ def checked_input(
                 split = SplitColumns(recipe.group, recipe.time_column)
                 merged = with_added(rows["train"], add, columns_named, recipe.task, split)
                 rows["train"], notes = merged
-            given = FitInput(recipe, rows, texts, folder, notes, original)
-            _ = given.notices  # read from the files too
-        yield given
+            inputs = FitInput(recipe, rows, texts, folder, notes, original)
+            _ = inputs.notices  # read from the files too
+        yield inputs
 
 
 def _describe(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
@@ -349,11 +349,11 @@ def _content(source: Path | MemoryTable, name: str) -> dict[str, str]:
     return {key: found[key] for key in ("name", "sha256")}
 
 
-def _names(given: Any) -> tuple[str, ...]:
+def _names(sources: Any) -> tuple[str, ...]:
     """File names for the recipe; empty for rows in memory."""
-    if given is None or not are_names(given):
+    if sources is None or not are_names(sources):
         return ()
-    return (str(given),) if isinstance(given, str | os.PathLike) else tuple(map(str, given))
+    return (str(sources),) if isinstance(sources, str | os.PathLike) else tuple(map(str, sources))
 
 
 def _column_in(names: Sequence[str], column: str | None) -> str | None:
