@@ -1,6 +1,6 @@
 """A call of an encoder of Transformers, computed by its packed network or by Transformers.
 
-B sequences, S longest sequence, D hidden.
+B sequences, S longest sequence, D hidden, R tokens of XLNet's memory.
 """
 
 import inspect
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.exceptions import InputError
+from ownbert.nn.model import Outputs
 from ownbert.transformers.adapters import NotSupported
 from ownbert.transformers.encoder_network import (
     EncoderNetwork,
@@ -23,8 +24,7 @@ from ownbert.transformers.encoder_network import (
     evaluating,
     require_encoder,
 )
-from ownbert.transformers.padded_inputs import PaddedInputs, pack
-from ownbert.transformers.xlnet_call import Memory, next_memory
+from ownbert.transformers.padded_inputs import PackedInputs, PaddedInputs, pack
 
 log = logging.getLogger("ownbert.speed_up")
 
@@ -329,7 +329,7 @@ def _run(
     out = network.run(
         packed.batch, packed.context, training=model.training, keep_hidden=states or mems
     )
-    memory = next_memory(model.config, out, packed, Memory((), None, True)) if mems else None
+    memory = _memory(model.config, out, packed) if mems else None
     last = packed.context.last_hidden or out.hidden
     shown = packed.shown(last)
     values: dict[str, Any] = {"last_hidden_state": shown[-1]}
@@ -343,6 +343,16 @@ def _run(
             layers = (*layers[:-1], last)
         values["hidden_states"] = tuple(x for h in layers for x in packed.shown(h))
     return values
+
+
+def _memory(config: Any, out: Outputs, packed: PackedInputs) -> tuple[Tensor, ...]:
+    """XLNet's memory: the input of each layer, (R, B, D), at the last ``config.mem_len`` tokens."""
+    layers = []
+    for rows in out.hidden_states[:-1]:
+        hidden = packed.shown(rows)[0].transpose(0, 1)  # (S, B, D)
+        hidden = hidden[: config.reuse_len] if (config.reuse_len or 0) > 0 else hidden
+        layers.append(hidden[-(config.mem_len or 0) :].detach())
+    return tuple(layers)
 
 
 def _option(model: Any, given: Mapping[str, Any], name: str) -> Any:
