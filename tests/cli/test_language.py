@@ -121,7 +121,7 @@ def test_numbers_and_names_are_filled_in(monkeypatch: pytest.MonkeyPatch):
     shown = translated_help("none; if no text column is named and the file has a pair: b")
     assert shown.endswith("b")
     assert shown.startswith("无")
-    assert translated("no such folder: a{}b") == "目录不存在：a{}b"
+    assert translated("no such folder: {folder}", "a{}b") == "目录不存在：a{}b"
     assert translated("something else") == "something else"
     lengths = (
         "4 documents, 4 sentences, 9 tokens, 8 in the vocabulary; 5 training sequences of up to "

@@ -24,6 +24,7 @@ from ownbert.checkpoint import (
 )
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Option
 from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.tables.memory import is_list, is_table, table_of
 from ownbert.tables.tables import Source
@@ -415,12 +416,12 @@ class Task(ABC):
             InputError: an option is not supported.
         """
         if others := sorted(options.given - self.output_options):
-            known = ", ".join(f"--{name}" for name in sorted(self.output_options))
+            known = [Option(name) for name in sorted(self.output_options)]
             if not known:
-                raise InputError("--{others} does not apply to {name}", others[0], self.name)
+                raise InputError("{option} does not apply to {name}", Option(others[0]), self.name)
             raise InputError(
-                "--{others} does not apply to {name}; it supports {options}",
-                others[0],
+                "{option} does not apply to {name}; it supports {options}",
+                Option(others[0]),
                 self.name,
                 known,
             )
