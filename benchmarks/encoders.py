@@ -20,7 +20,7 @@ Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def ownbert(folder: Path, precision: str) -> dict[str, Encode]:
-    from ownbert.inference.embedding.embedder import Embedder
+    from ownbert.inference.embedder import Embedder
 
     def encoder(folder: Path, precision: str) -> Encode:
         embedder = Embedder(folder, precision=precision, max_length=LENGTH)

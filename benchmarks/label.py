@@ -23,9 +23,9 @@ from quality_sets import several_labels
 from ownbert.fitting.rows.labelled_rows import find_task
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
-from ownbert.tasks.forward.raw_outputs import sigmoid
 from ownbert.tasks.metrics import score_labels
 from ownbert.tasks.multilabel import MultiLabelTask, score_multilabel
+from ownbert.tasks.row_network import sigmoid
 from ownbert.unlabelled.label import (
     FEW,
     POOL_FACTOR,

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import ownbert
-from ownbert.inference.abstaining.scope import Scope
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.held_out import Scope
 from ownbert.run.file_names import HELD_OUT
 from ownbert.tables.tables import columns, read_values
 from ownbert.tasks.metrics import auroc

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import ownbert
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.views.ngram_counts import sparse
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts

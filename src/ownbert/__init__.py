@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from ownbert.finetuning.finetune import finetune as finetune
     from ownbert.fitting.fit import fit as fit
     from ownbert.fitting.network_probe import probe as probe
-    from ownbert.inference.embedding.embedder import Embedder as Embedder
-    from ownbert.inference.embedding.vector_files import embed as embed
+    from ownbert.inference.embedder import Embedder as Embedder
     from ownbert.inference.fill_mask import fill as fill
-    from ownbert.inference.output.merge import merge as merge
+    from ownbert.inference.merge import merge as merge
     from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
-    from ownbert.inference.scoring.score import Scorer as Scorer
-    from ownbert.inference.scoring.score import score as score
+    from ownbert.inference.score import Scorer as Scorer
+    from ownbert.inference.score import score as score
+    from ownbert.inference.vector_files import embed as embed
     from ownbert.inspect.audit import audit as audit
     from ownbert.inspect.describe import describe as describe
     from ownbert.inspect.drift import drift as drift
@@ -83,7 +83,7 @@ _MODULES = {
     "InputError": "exceptions",
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
-    "Embedder": "inference.embedding.embedder",
+    "Embedder": "inference.embedder",
     "Predictor": "inference.pipeline",
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
@@ -94,7 +94,7 @@ _MODULES = {
     "describe": "inspect.describe",
     "drift": "inspect.drift",
     "duplicates": "unlabelled.duplicates",
-    "embed": "inference.embedding.vector_files",
+    "embed": "inference.vector_files",
     "evaluate": "inference.predict",
     "explain": "inspect.explain.explain",
     "export": "exporting.export",
@@ -105,7 +105,7 @@ _MODULES = {
     "learn_vocabulary": "corpus.learn_vocabulary",
     "load": "transformers.models",
     "load_tokenizer": "checkpoint",
-    "merge": "inference.output.merge",
+    "merge": "inference.merge",
     "predict": "inference.predict",
     "prepare": "corpus.store",
     "pretrain": "pretraining.pretraining_run",
@@ -113,8 +113,8 @@ _MODULES = {
     "push": "exporting.push",
     "quantize": "exporting.quantize",
     "save": "transformers.models",
-    "Scorer": "inference.scoring.score",
-    "score": "inference.scoring.score",
+    "Scorer": "inference.score",
+    "score": "inference.score",
     "speed_up": "transformers.speed_up",
     "topics": "unlabelled.topics",
     "to_label": "unlabelled.label",

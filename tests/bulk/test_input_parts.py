@@ -13,7 +13,7 @@ import pytest
 
 from ownbert import InputError
 from ownbert.bulk.input_parts import InputFile, list_input_files, open_part, split_file
-from ownbert.inference.embedding.vector_files import records_of
+from ownbert.inference.vector_files import records_of
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import read_values
 

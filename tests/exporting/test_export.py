@@ -24,7 +24,7 @@ from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import compare, sequences_of
 from ownbert.files.writing import make_folder
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.embedding.embedder import Embedder
+from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
 from ownbert.run.new_folder import complete_folder

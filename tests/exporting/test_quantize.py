@@ -17,7 +17,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import REPORT, quantize
 from ownbert.families import family_of
-from ownbert.inference.embedding.embedder import Embedder
+from ownbert.inference.embedder import Embedder
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import EXACT, NONE, PAIRS, QuantizedLinear, products_here
 from ownbert.vision import vit

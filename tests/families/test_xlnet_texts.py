@@ -13,13 +13,13 @@ from ownbert.corpus.pretraining_examples import pretraining_data
 from ownbert.corpus.store import prepare
 from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel
-from ownbert.inference.embedding.embedder import Embedder
+from ownbert.inference.embedder import Embedder
 from ownbert.inference.fill_mask import Filler
 from ownbert.inspect.trace.model_trace import trace_folder
 from ownbert.objectives.permutation_lm import PermutedSpans
-from ownbert.tasks.question_answering.answer_spans import encode_contexts, split_context
+from ownbert.tasks.answer_spans import encode_contexts, split_context
+from ownbert.tasks.tag_rows import WordWindow, window_example
 from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.tasks.token_classification.word_windows import WordWindow, window_example
 from support.floats import assert_close
 from support.tokenizer_folders import LINES, xlnet_folder
 

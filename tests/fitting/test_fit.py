@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.rows import Row

@@ -9,7 +9,7 @@ import pytest
 import ownbert
 from ownbert.exceptions import InputError, InputWarning
 from ownbert.fitting.network_probe import probe_layers
-from ownbert.inference.embedding.embedder import Embedder
+from ownbert.inference.embedder import Embedder
 from ownbert.inference.frozen_probe import embed_rows
 from support.cli import run_cli
 from support.tiny import contents, made

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ownbert import Embedder
-from ownbert.inference.embedding.layer_embedder import LayerEmbedder
-from ownbert.inference.frozen_probe import embed_rows
+from ownbert.inference.frozen_probe import LayerEmbedder, embed_rows
 from support.cli import refusal, run_cli
 from support.tiny import made
 

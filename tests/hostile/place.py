@@ -16,7 +16,7 @@ from hostile.forks import run
 from ownbert import learn_vocabulary, prepare
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.inference.output.shards import DealtRows, Shard
+from ownbert.inference.shards import DealtRows, Shard
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from support.google import write_google

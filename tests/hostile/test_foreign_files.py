@@ -26,7 +26,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import list_members
 from ownbert.inspect.describe import describe
 from ownbert.inspect.trace.worked_example import trace_attention
-from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
+from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.text.tokenizer import Tokenizer
 
 

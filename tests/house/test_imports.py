@@ -185,9 +185,7 @@ sys.exit("imports " + ", ".join(heavy) if heavy else 0)
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["ownbert", "ownbert.cli", "ownbert.inference.embedding.embedder"]
-)
+@pytest.mark.parametrize("module", ["ownbert", "ownbert.cli", "ownbert.inference.embedder"])
 def test_a_light_import(module: str):
     """Also of an embedder, which runs exported files without torch."""
     heavy = HEAVY if module == "ownbert" else HEAVY[:5]

@@ -12,10 +12,9 @@ import pytest
 
 import ownbert
 from ownbert.exceptions import InputError
-from ownbert.inference.abstaining.calibrate import models_of
-from ownbert.inference.abstaining.held_out import HeldOut
-from ownbert.inference.abstaining.scope import Scope
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.calibrate import models_of
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.held_out import HeldOut, Scope
 from ownbert.run.file_names import HELD_OUT
 from ownbert.tasks.classification import weighted
 from ownbert.tasks.metrics import auroc, risk_curve
@@ -227,7 +226,7 @@ def test_a_network_is_calibrated_on_its_dev_rows_or_on_others(
     assert model.calibrate(topics / "test.csv").predict(["red1 red2"], coverage=0.8)
     assert model.predict("red1 red2", unknown=0.2)
     with monkeypatch.context() as patch:  # the network is read once, not for each share
-        patch.delattr("ownbert.inference.abstaining.calibrate.Embedder")
+        patch.delattr("ownbert.inference.calibrate.Embedder")
         same = [model(["red1 red2"], unknown=share, coverage=0.8) for share in (0.2, 0.3)]
     assert same == [
         ownbert.predict(folder, ["red1 red2"], unknown=share, coverage=0.8) for share in (0.2, 0.3)

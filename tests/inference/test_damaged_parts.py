@@ -13,8 +13,8 @@ import pytest
 
 from ownbert import merge
 from ownbert.files.input_files import sha256_of
-from ownbert.inference.output.prediction_writer import PredictionWriter
-from ownbert.inference.output.shards import DealtRows, Shard, manifest_path
+from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.shards import DealtRows, Shard, manifest_path
 from support.cli import refusal
 
 ROWS, SIZE = 5, 3

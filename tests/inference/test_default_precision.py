@@ -25,13 +25,13 @@ from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
 from ownbert.finetuning.answers_check import check_answers
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import describe_members
 from ownbert.language import translated
 from ownbert.run.precision_check import EACH_AGREES, check_vectors
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.forward import batched_forward as forward
+from ownbert.tasks import batched_forward as forward
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import change_weights

@@ -15,14 +15,11 @@ from typer.testing import CliRunner
 from ownbert import EncoderConfig, InputError, Model, Tokenizer, save
 from ownbert.batches.batch import Example, pack
 from ownbert.cli import app
-from ownbert.inference.embedding import embedder as module
-from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.embedding.vector_files import _header, count_texts, embed
+from ownbert.inference import embedder as module
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.vector_files import _header, count_texts, embed
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.sentence_embedding.embedding_config import (
-    EmbeddingConfig,
-    read_embedding_config,
-)
+from ownbert.tasks.embedding_config import EmbeddingConfig, read_embedding_config
 from support.cli import run_cli
 from support.floats import assert_close
 from support.tiny import made

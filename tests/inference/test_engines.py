@@ -18,16 +18,15 @@ from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.inference.compute import Compute
-from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.engines import KINDS, PARITY
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.engines import KINDS, PARITY, Compute
 from ownbert.inference.exported_network import ENGINE_POSITIONS, FEW_TOKENS, groups_by_length
 from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
 from ownbert.serve.api.refusals import Refusal
 from ownbert.serve.served_model import ServedModel
-from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
+from ownbert.tasks.embed import EmbeddingTask
 from ownbert.tasks.task import KEY
 from support.cli import printed_rows, refusal, run_cli
 from support.tiny import LABELS, TOKENIZER, change_weights

@@ -17,16 +17,16 @@ from ownbert import InputError, evaluate, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.finetuning.ensemble import Ensemble
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.nn.model import Model
 from ownbert.tables.delimited import open_rows
-from ownbert.tasks.forward import batched_forward as forward
-from ownbert.tasks.forward.batched_forward import forward_rows
-from ownbert.tasks.forward.packed_network import PackedNetwork
+from ownbert.tasks import batched_forward as forward
+from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tasks.kinds import task_kinds
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task_kinds import task_kinds
 from support.kills import kill_when_written
 from support.tiny import contents, made
 

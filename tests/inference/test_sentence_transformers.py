@@ -10,7 +10,7 @@ import torch
 
 from ownbert import Embedder, InputError, Predictor, build_index, topics
 from ownbert.exceptions import InputWarning
-from ownbert.inference.embedding.vector_files import embed
+from ownbert.inference.vector_files import embed
 from support.tiny import made
 
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError, embed, merge, predict
-from ownbert.inference.output.prediction_writer import PredictionWriter
-from ownbert.inference.output.shards import DealtRows, Shard, as_shard, manifest_path
+from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from support.cli import refusal, run_cli
 
 

@@ -15,7 +15,7 @@ from ownbert.inspect.error_analysis import analyse_errors, as_lines
 from ownbert.inspect.error_judgement import NONE, judge_answers
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.tables.squad import GoldAnswer
-from ownbert.tasks.question_answering.answer import PredictedAnswer, QuestionRow
+from ownbert.tasks.answer import PredictedAnswer, QuestionRow
 from ownbert.vision import vit
 from ownbert.vision.pixels import Processor
 from support.cli import run_cli

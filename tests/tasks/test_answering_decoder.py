@@ -18,7 +18,7 @@ from ownbert import Embedder, InputError, finetune  # noqa: E402
 from ownbert.batches.batch import pack  # noqa: E402
 from ownbert.batches.example import Example  # noqa: E402
 from ownbert.checkpoint import describe, load, save  # noqa: E402
-from ownbert.inference.compute import Compute  # noqa: E402
+from ownbert.inference.engines import Compute  # noqa: E402
 from ownbert.inference.open_folder import open_folder  # noqa: E402
 from ownbert.inference.pipeline import Predictor  # noqa: E402
 from ownbert.inspect.describe import describe as describe_model  # noqa: E402

@@ -18,7 +18,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.targets import probability
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
-from ownbert.tasks.forward.raw_outputs import sigmoid, softmax
+from ownbert.tasks.row_network import sigmoid, softmax
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_class
 from ownbert.tasks.text_input import EncodedRows

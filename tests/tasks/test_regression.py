@@ -26,7 +26,7 @@ from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.forward.packed_network import PackedNetwork
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.regression import RegressionTask, score_regression
 from ownbert.tasks.row_objectives import RegressionObjective
 from ownbert.tasks.rows import Row

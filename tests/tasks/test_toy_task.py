@@ -14,12 +14,12 @@ import torch.nn.functional as F
 import ownbert
 from ownbert.objectives.objective import Loss
 from ownbert.tables.columns import COLUMNS
+from ownbert.tasks.kinds import SENTENCE_SETTINGS, TaskKind, task_kinds
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective, mean_per_row
 from ownbert.tasks.rows import PLAIN_OUTPUT, Row
 from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import DEFAULT
-from ownbert.tasks.task_kinds import SENTENCE_SETTINGS, TaskKind, task_kinds
 from support.serving import served
 
 

@@ -46,7 +46,7 @@ RUNS: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_an_interrupted_run_is_resumed(
     name: str, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.inference.embedding.embedder.BLOCK_TEXTS", 400)
+    monkeypatch.setattr("ownbert.inference.embedder.BLOCK_TEXTS", 400)
     ending, run = RUNS[name]
     rows, output = texts(tmp_path / "rows.txt", 2100), tmp_path / ending
     run(pretrained, rows, tmp_path / "whole" / ending)
@@ -80,7 +80,7 @@ def test_few_rows_of_an_interrupted_run_are_not_kept(pretrained: Path, tmp_path:
 def test_other_rows_are_not_resumed(
     pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.inference.embedding.embedder.BLOCK_TEXTS", 40)
+    monkeypatch.setattr("ownbert.inference.embedder.BLOCK_TEXTS", 40)
     rows, output = texts(tmp_path / "rows.txt", 200), tmp_path / "out.jsonl"
 
     def stop(count: int) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 from ownbert.bulk.input_parts import InputFile, InputPart, open_part
 from ownbert.bulk.storage import DONE, StoredFolder
 from ownbert.exceptions import InputError
-from ownbert.inference.compute import AS_FOLDER, Compute
-from ownbert.inference.embedding.vector_files import RowVectors
+from ownbert.inference.engines import AS_FOLDER, Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.predict import RowPredictions
+from ownbert.inference.vector_files import RowVectors
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import OutputOptions
 

@@ -28,7 +28,7 @@ from ownbert.checks import between
 from ownbert.corpus.workers import cores
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.pipeline import output_options
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.task import DEFAULT

@@ -25,8 +25,7 @@ from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
 from ownbert.inference.blend import network_note
-from ownbert.inference.compute import Say, say_each
-from ownbert.inference.engines import KINDS, PARITY
+from ownbert.inference.engines import KINDS, PARITY, Say, say_each
 from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
 from ownbert.inference.opened import list_members

@@ -19,8 +19,8 @@ from ownbert.checkpoint import Description, load_tokenizer
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
-from ownbert.inference.embedding.vector_files import records_of
 from ownbert.inference.engines import Engine
+from ownbert.inference.vector_files import records_of
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.task import NoTaskHead, Task, task_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from ownbert.checkpoint import CONFIG
 from ownbert.exceptions import InputError, needing
 from ownbert.hub import PREFIX, is_name, reason
-from ownbert.inference.compute import Say
+from ownbert.inference.engines import Say
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.views import LINEAR

@@ -21,7 +21,7 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.hub import model_folder
 from ownbert.inference.blend import network_note
-from ownbert.inference.compute import say_each
+from ownbert.inference.engines import say_each
 from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
@@ -30,7 +30,7 @@ from ownbert.nn.packed.int8 import NONE, PAIRS, products_here, quantizable, smoo
 from ownbert.nn.packed.prepack import prepack
 from ownbert.run.model_card import save_card, table
 from ownbert.run.new_folder import complete_folder, refuse_taken
-from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
+from ownbert.tasks.embedding_config import POOLINGS, read_embedding_config
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 
 REPORT = "quantization.json"

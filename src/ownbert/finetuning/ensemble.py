@@ -19,7 +19,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.linear_baseline import LinearBaseline
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.opened import Networks, average, decide_all, describe_members
 from ownbert.language import translated
 from ownbert.run.file_names import ENSEMBLE, RECIPE

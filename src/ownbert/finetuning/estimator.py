@@ -28,7 +28,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.pretrained_on_texts import network_of
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all

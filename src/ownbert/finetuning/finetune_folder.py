@@ -10,7 +10,7 @@ from ownbert.exceptions import InputError
 from ownbert.run.file_names import CONFUSION, ENSEMBLE, RECIPE, TRAINING_ROWS
 from ownbert.run.run_folder import RunFolder
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.tasks.task_kinds import task_files
+from ownbert.tasks.kinds import task_files
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.state_files import newest_state
 

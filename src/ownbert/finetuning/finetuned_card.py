@@ -24,9 +24,9 @@ from ownbert.run.model_card import (
     table,
 )
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
+from ownbert.tasks.kinds import task_kinds
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.task import Task, task_class
-from ownbert.tasks.task_kinds import task_kinds
 from ownbert.train.watch.log import CURVES
 from ownbert.train.watch.metric_names import decimals, shown_label_metric
 

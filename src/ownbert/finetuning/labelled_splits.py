@@ -14,10 +14,10 @@ from ownbert.language.messages import Option
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective
 from ownbert.tables.memory import MemoryTable
+from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.tasks.forward.batched_forward import forward_rows
-from ownbert.tasks.forward.packed_network import PackedNetwork
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.related_rows import SplitColumns, group_warnings, split_by_time
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_task import SentenceTask

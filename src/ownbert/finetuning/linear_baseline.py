@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ownbert.exceptions import InputError
+from ownbert.tasks.embed import EmbeddingTask
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.soft_targets import is_soft
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows

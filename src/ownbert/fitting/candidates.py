@@ -38,12 +38,12 @@ from ownbert.fitting.linear_candidates import (
 from ownbert.fitting.networks import copy_network, finetune_on, rate_after_start, start_on
 from ownbert.fitting.progress import Budget
 from ownbert.fitting.rows.fit_input import FitInput
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
+from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.time_limit import OutOfTime, clock_seconds, seconds_left, time_limit
 from ownbert.views.view_features import VIEWS
 

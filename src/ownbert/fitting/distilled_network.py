@@ -19,7 +19,7 @@ from ownbert.fitting.networks import finetune_on, rate_after_start, taught_rows
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve

@@ -20,16 +20,16 @@ from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.headline import headline, other_metrics
 from ownbert.fitting.report.sections import plain_value, sections
 from ownbert.fitting.rows.labelled_rows import LabelledRows
-from ownbert.inference.abstaining.calibrate import learn, sorted_errors
 from ownbert.inference.blend import ROOT, Blend, BlendMember, OwnNetwork, blend_of
-from ownbert.inference.compute import Compute
+from ownbert.inference.calibrate import learn, sorted_errors
+from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.row_summary import write_training_rows
 from ownbert.language import translated
 from ownbert.run.file_names import HELD_OUT
 from ownbert.run.model_card import MAX_ROWS, in_words, save_card, table
+from ownbert.tasks.kinds import task_kinds
 from ownbert.tasks.task import KEY, Task, task_class
-from ownbert.tasks.task_kinds import task_kinds
 from ownbert.views.blending import fit_blend, from_scores
 from ownbert.views.linear_models import STRENGTHS, fit_linear
 from ownbert.views.tokens import text_kind

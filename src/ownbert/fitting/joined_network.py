@@ -36,7 +36,7 @@ from ownbert.fitting.distilled_network import taught_texts
 from ownbert.fitting.networks import finetuning_run
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.inference.blend import BlendMember
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.opened_blend import Members, score_until
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, clock_seconds, seconds_left, time_limit

@@ -27,9 +27,9 @@ from ownbert.inference.chosen_thresholds import decides
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.settings import resolve
+from ownbert.tasks.embedding_config import read_pooling
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import KEY, Task
 from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import clock_seconds, time_limit

@@ -14,7 +14,7 @@ from ownbert.files.input_files import changed_in_place
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import together
 from ownbert.inference.blend import blend_of
-from ownbert.inference.compute import Say, say_each
+from ownbert.inference.engines import Say, say_each
 from ownbert.inference.opened import Opened
 from ownbert.inference.row_summary import RowSummary
 from ownbert.run.file_names import HELD_OUT
@@ -59,7 +59,7 @@ def with_thresholds(opened: Opened, thresholds: Any, say: Say | None = None) -> 
     aims = {label: aim for label, aim in given.items() if isinstance(aim, Aim)}
     if aims:
         # Imports torch, which exported folders do not need.
-        from ownbert.inference.abstaining.calibrate import held_out_of
+        from ownbert.inference.calibrate import held_out_of
 
         held_out = held_out_of(opened, say=say)
         numbers |= held_out.thresholds(aims)
@@ -83,8 +83,8 @@ def save_thresholds(opened: Opened) -> None:
     Raises:
         InputError: a file cannot be read or written.
     """
-    from ownbert.inference.abstaining.calibrate import models_of
-    from ownbert.inference.abstaining.held_out import HeldOut
+    from ownbert.inference.calibrate import models_of
+    from ownbert.inference.held_out import HeldOut
 
     folder, task = opened.folder, opened.task
     blend = None if opened.compute.network else blend_of(folder)

@@ -1,4 +1,5 @@
-"""Inference engines for files written by ``ownbert export``.
+"""Device, precision and engine of inference, and the engines of files written by ``ownbert
+export``.
 
 An exported folder is used with the engine that it was exported for. An ordinary model folder may
 contain exported files in the places of sentence-transformers (``onnx/model.onnx``,
@@ -9,26 +10,26 @@ not need torch.
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint.description import Description
+from ownbert.checkpoint import Description
+from ownbert.checkpoint.agreement import ANSWERS, VECTORS, agrees, claims
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.checks import anything, dict_of, known, maybe, record, text, whole
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
-from ownbert.inference.compute import AUTO, TORCH, Compute
 from ownbert.language.messages import Option
+from ownbert.train.device import pick_device, pick_precision
 
 PARITY = "parity.json"
 # Runs an exported file: maps input arrays by name to output arrays by name.
 Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
-
 _CHECKSUM = record({"bytes": whole(0, 1 << 62), "crc32": whole(0, 1 << 32)})
 _PARITY = record(
     {
@@ -40,6 +41,14 @@ _PARITY = record(
     },
     required=("to", "file"),
 )
+TORCH, AUTO = "torch", "auto"
+ENGINES = (AUTO, TORCH, "onnx", "openvino")
+# Devices and precisions that permit an exported file.
+_CPU, _FLOAT32 = ("auto", "cpu"), ("float32", "auto")
+# Called with the number of rows so far; called with a note or warning.
+Progress = Callable[[int], None]
+Say = Callable[[str], None]
+_NOTE = "bfloat16, which the model card allows; use --precision float32 for exact digits"
 
 
 class MissingOutput(InputError):
@@ -123,9 +132,6 @@ KINDS = {
         "onnxruntime", "onnx", "model.onnx", ("model.onnx.data", "model.onnx_data"), open_onnx
     ),
 }
-ENGINES = (AUTO, TORCH, "onnx", "openvino")
-# Devices and precisions that permit an exported file.
-_CPU, _FLOAT32 = ("auto", "cpu"), ("float32", "auto")
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,58 @@ class Choice:
         if self.exported is None:
             return TORCH
         return f"{self.exported.engine} and {TORCH}" if self.packed else self.exported.engine
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How a folder's models are run.
+
+    Args:
+        device: auto, cpu or cuda.
+        precision: float32, bfloat16 or auto; None: the folder decides (``settled``). In float32 a
+            prediction does not depend on the other rows of the batch.
+        engine: torch, onnx, openvino or auto (``choose_engine``).
+        network: use only the network of a ``fit`` folder.
+        packed: whether torch runs copies of the models with packed matrices, which are faster but
+            have no gradients.
+        note: note for the user if the folder has decided the precision.
+    """
+
+    device: str = "auto"
+    precision: str | None = "float32"
+    engine: str | None = None
+    network: bool = False
+    packed: bool = True
+    note: str = ""
+
+    def settled(
+        self, networks: Sequence[Description], what: Collection[str] = (ANSWERS, VECTORS)
+    ) -> "Compute":
+        """A copy with a precision; the same object if it already has one.
+
+        The precision is bfloat16 on a CPU with native bfloat16 multiplication if all networks of
+        the blend or ensemble were found to agree with float32, and float32 otherwise.
+
+        Args:
+            networks: descriptions of the networks.
+            what: outputs that must agree.
+
+        Raises:
+            InputError: unknown device.
+        """
+        if self.precision is not None:
+            return self
+        if (
+            self.engine in (None, TORCH)
+            and networks
+            # The cheapest check first: exported files are run without torch.
+            and all(claims(each.values, what) for each in networks)
+            and pick_device(self.device).type == "cpu"
+            and pick_precision(AUTO, "cpu") == "bfloat16"
+            and all(agrees(each, what) for each in networks)
+        ):
+            return replace(self, precision="bfloat16", note=f"note: {_NOTE}")
+        return replace(self, precision="float32")
 
 
 def choose_engine(
@@ -358,3 +416,13 @@ def _automatic(
     if not problems:
         return Choice(note="engine: torch, as neither onnxruntime nor openvino is installed")
     return Choice(note=f"engine: torch; {problems[-1]}")
+
+
+def say_each(lines: Iterable[str], say: Say | None) -> None:
+    """Pass notes and warnings to the user's function, if there is one."""
+    if say is not None:
+        for line in lines:
+            say(line)
+
+
+FLOAT32, AS_FOLDER = Compute(), Compute(precision=None)

@@ -17,7 +17,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.inference.engines import Choice, ExportedFile, first_line, missing_output
-from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.row_network import RowNetwork
 
 CRF = "crf.json"
 HIDDEN, LOGITS = "last_hidden_state", "logits"

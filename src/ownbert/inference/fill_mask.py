@@ -15,8 +15,7 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute
-from ownbert.inference.engines import choose_engine
+from ownbert.inference.engines import Compute, choose_engine
 from ownbert.inference.exported_network import LOGITS, MASKS_OF_BOTH, network_of
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import GENERATOR
@@ -306,7 +305,7 @@ def masked_example(ids: Sequence[int] | np.ndarray, tokenizer: Tokenizer) -> Exa
 
 def _packed(description: Description, device: str) -> Any:
     from ownbert.checkpoint import load
-    from ownbert.tasks.forward.packed_network import PackedNetwork
+    from ownbert.tasks.packed_network import PackedNetwork
 
     return PackedNetwork(load(description, heads=["mlm"]).to(pick_device(device)))
 

@@ -18,7 +18,7 @@ from ownbert.files.writing import atomic_path
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE, TRAINING_ROWS
-from ownbert.tasks.task_kinds import task_files
+from ownbert.tasks.kinds import task_files
 from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.train.watch.log import CURVES
 from ownbert.views import LINEAR, PROBE

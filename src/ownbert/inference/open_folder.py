@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ownbert.hub import model_folder
 from ownbert.inference.blend import blend_of
-from ownbert.inference.compute import FLOAT32, Compute
+from ownbert.inference.engines import FLOAT32, Compute
 from ownbert.inference.opened import Networks, Opened, describe_members
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames

@@ -18,14 +18,13 @@ from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import refuse_unreadable
-from ownbert.inference.compute import Compute, Progress
-from ownbert.inference.engines import Choice, choose_engine
+from ownbert.inference.engines import Choice, Compute, Progress, choose_engine
 from ownbert.inference.exported_network import network_of, outputs_of
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable
-from ownbert.tasks.forward.batched_forward import blocks, forward_rows
+from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
@@ -212,7 +211,7 @@ class Networks(Opened):
 
 def _torch_network(task: Task, description: Description, compute: Compute, precision: str) -> Any:
     """The model of a folder as run by torch."""
-    from ownbert.tasks.forward.packed_network import PackedNetwork
+    from ownbert.tasks.packed_network import PackedNetwork
 
     model = task.load(description).to(pick_device(compute.device))
     return _packed_network(model, precision) if compute.packed else PackedNetwork(model, precision)
@@ -220,7 +219,7 @@ def _torch_network(task: Task, description: Description, compute: Compute, preci
 
 def _packed_network(model: Any, precision: str) -> Any:
     from ownbert.nn.packed.prepack import prepack_for_heads
-    from ownbert.tasks.forward.packed_network import PackedNetwork
+    from ownbert.tasks.packed_network import PackedNetwork
 
     if model.device.type != "cpu" and precision != "float32":
         return PackedNetwork(model, precision)

@@ -10,12 +10,12 @@ import numpy as np
 from ownbert.checkpoint import Description
 from ownbert.exceptions import InputError
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.compute import AUTO, TORCH, Compute
+from ownbert.inference.engines import AUTO, TORCH, Compute
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
 from ownbert.language.messages import Option
 from ownbert.run.file_names import BLEND
-from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import check_time, clock_seconds

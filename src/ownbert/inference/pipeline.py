@@ -15,16 +15,16 @@ from ownbert.checks import between
 from ownbert.exceptions import InputError, named_repr, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
-from ownbert.inference.abstaining.doubts import Doubts, output_rows
 from ownbert.inference.chosen_thresholds import with_thresholds
-from ownbert.inference.compute import Compute
+from ownbert.inference.doubts import Doubts, output_rows
+from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters, given_rows, read_labelled_rows
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import REPORT
 from ownbert.tables.columns import ColumnNames, usual_names
 from ownbert.tables.memory import as_record, is_list, items
-from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
@@ -297,7 +297,7 @@ class Predictor:
         Raises:
             InputError: a row cannot be read, or has an unknown label.
         """
-        from ownbert.inference.abstaining.calibrate import held_out_of
+        from ownbert.inference.calibrate import held_out_of
 
         data = data if labels is None else (data, labels)
         held_out_of(self.rows_predictor, Path(data) if isinstance(data, str) else data)

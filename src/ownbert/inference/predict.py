@@ -16,10 +16,10 @@ from ownbert.files.json_files import read_json, read_yaml, require_json_name, wr
 from ownbert.files.resumable_file import first_read, made_for
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
-from ownbert.inference.abstaining.doubts import Doubts, measure, output_rows
 from ownbert.inference.chance import chance_warning
 from ownbert.inference.chosen_thresholds import decides, save_thresholds, with_thresholds
-from ownbert.inference.compute import TORCH, Compute, Progress, Say, say_each
+from ownbert.inference.doubts import Doubts, measure, output_rows
+from ownbert.inference.engines import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import (
     Networks,
@@ -30,13 +30,9 @@ from ownbert.inference.opened import (
     read_labelled_rows,
     refuse_missing,
 )
-from ownbert.inference.output.prediction_writer import (
-    PredictionWriter,
-    arrow_table,
-    require_rows_name,
-)
-from ownbert.inference.output.shards import DealtRows, part_of
 from ownbert.inference.pipeline import Predictor, output_options
+from ownbert.inference.prediction_writer import PredictionWriter, arrow_table, require_rows_name
+from ownbert.inference.shards import DealtRows, part_of
 from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import RECIPE
@@ -45,8 +41,8 @@ from ownbert.tables.columns import id_column as id_column_of
 from ownbert.tables.tables import columns as columns_of
 from ownbert.tables.tables import is_known, kind_of, read_values
 from ownbert.tables.texts_or_files import text_or_file
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
@@ -346,7 +342,7 @@ class RowPredictions:
 
 
 def _calibrate(opened: Opened, rows: Any, say: Say | None, options: OutputOptions) -> None:
-    from ownbert.inference.abstaining.calibrate import held_out_of  # imports torch
+    from ownbert.inference.calibrate import held_out_of  # imports torch
 
     held_out_of(opened, rows, say, options)
 

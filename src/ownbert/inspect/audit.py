@@ -22,19 +22,18 @@ from ownbert.files.folders import is_ours
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import write_text
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute, Say
-from ownbert.inference.embedding.vector_files import as_inputs, records_of
+from ownbert.inference.engines import Compute, Say
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws
-from ownbert.inference.scoring.score import ScoredText, Scorer, drawn
-from ownbert.inference.scoring.surprisal import surprisals
+from ownbert.inference.score import ScoredText, Scorer, drawn, surprisals
+from ownbert.inference.vector_files import as_inputs, records_of
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import CANARIES
 from ownbert.run.model_card import CARD, cell, table
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import auroc
 from ownbert.tasks.related_rows import row_key, text_key
 from ownbert.tasks.task import NoTaskHead

@@ -13,7 +13,7 @@ from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import require_json_name, write_json
 from ownbert.fitting.report.drift import log_odds
 from ownbert.fitting.report.sections import Section
-from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
 from ownbert.inference.row_summary import OUTCOMES, RowSummary, summarise

@@ -14,9 +14,9 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG
 from ownbert.exceptions import InputError, percent
-from ownbert.inference.compute import Compute
-from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
 from ownbert.inference.opened_blend import OpenedBlend

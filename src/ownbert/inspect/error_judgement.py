@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.tasks.answer import compare
 from ownbert.tasks.label_errors import find_label_errors
-from ownbert.tasks.question_answering.answer_metrics import compare
 from ownbert.tasks.rows import Row
-from ownbert.tasks.token_classification.entities import are_entity_tags, entities
+from ownbert.tasks.tag import are_entity_tags, entities
 
 
 class Named(str):

@@ -16,7 +16,7 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import require_json_name, write_json
 from ownbert.fitting.report.sections import Section
-from ownbert.inference.compute import Compute, Progress, Say, say_each
+from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
 from ownbert.inspect.error_judgement import JUDGES
@@ -25,7 +25,7 @@ from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.pages import cleaned
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.question_answering.answer_metrics import compare as compare_answers
+from ownbert.tasks.answer import compare as compare_answers
 from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row, with_columns
 from ownbert.tasks.task import Task

@@ -23,8 +23,8 @@ from ownbert.exceptions import InputError
 from ownbert.families import family_of
 from ownbert.figures import figure_class, plotted, save_figure
 from ownbert.files.writing import refuse_unwritable
-from ownbert.inference.compute import TORCH, Compute
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.engines import TORCH, Compute
 from ownbert.inference.opened import Networks, given_rows, read_labelled_rows
 from ownbert.inspect.internals.observing import evaluating
 from ownbert.language import translated

@@ -9,25 +9,24 @@ from typing import Any
 from ownbert.batches.example import Example
 from ownbert.checkpoint.description import generator_in
 from ownbert.exceptions import InputError
-from ownbert.inference.compute import AUTO, FLOAT32, TORCH, Compute
-from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.engines import MissingOutput
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.engines import AUTO, FLOAT32, TORCH, Compute, MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks
 from ownbert.inference.opened_blend import OpenedBlend
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.scoring.score import Scorer
+from ownbert.inference.score import Scorer
 from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
 from ownbert.inspect.internals.attention_weights import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts
+from ownbert.tasks.kinds import task_kinds
 from ownbert.tasks.rows import OutputOptions, Row
+from ownbert.tasks.tag import TaggedSentence, tagged_words
 from ownbert.tasks.task import NoTaskHead
-from ownbert.tasks.task_kinds import task_kinds
-from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.unlabelled.duplicates import Duplicates, duplicates
 from ownbert.unlabelled.fit_report import read_report
 from ownbert.unlabelled.index import Index, is_index

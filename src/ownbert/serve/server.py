@@ -156,7 +156,7 @@ def serve(
         import fastapi  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import prometheus_client  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import uvicorn
-    from ownbert.inference.compute import Compute
+    from ownbert.inference.engines import Compute
     from ownbert.serve.app import make_app
     from ownbert.serve.served_model import ServedModel
     from ownbert.serve.server_settings import ServeSettings

@@ -16,8 +16,8 @@ from scipy.special import expit
 from starlette.requests import Request
 
 from ownbert.exceptions import InputError
-from ownbert.inference.embedding.embedding_outputs import shortened
-from ownbert.inference.scoring.score import ScoredText
+from ownbert.inference.embedding_outputs import shortened
+from ownbert.inference.score import ScoredText
 from ownbert.serve.api.attention_api import AttentionQuery
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.connections import Bounds

@@ -15,8 +15,8 @@ from ownbert.exceptions import InputError, percent
 from ownbert.tables.label_task import note_on_numbers
 from ownbert.tables.labels import refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
-from ownbert.tasks.forward.raw_outputs import softmax
 from ownbert.tasks.metrics import RANKING, Ranking, Scores, one_vs_rest, risk_curve, score_labels
+from ownbert.tasks.row_network import softmax
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (

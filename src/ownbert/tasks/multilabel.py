@@ -12,7 +12,6 @@ from ownbert.exceptions import InputError, percent
 from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import label_weights, sort_labels
-from ownbert.tasks.forward.raw_outputs import sigmoid
 from ownbert.tasks.metrics import (
     Scores,
     average_precision,
@@ -20,6 +19,7 @@ from ownbert.tasks.metrics import (
     set_level_scores,
     weighted_mean,
 )
+from ownbert.tasks.row_network import sigmoid
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (

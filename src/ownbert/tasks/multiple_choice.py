@@ -13,9 +13,8 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, percent
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.tables import Source, as_text, place
-from ownbert.tasks.forward.network import RowNetwork
-from ownbert.tasks.forward.raw_outputs import sequence_counts, softmax
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.row_network import RowNetwork, sequence_counts, softmax
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.task import DEFAULT, Task, ranked
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join

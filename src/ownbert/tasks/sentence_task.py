@@ -21,14 +21,13 @@ from ownbert.tables.memory import MemoryTable
 from ownbert.tables.missing_values import is_missing, is_missing_number
 from ownbert.tables.name_lists import split_names
 from ownbert.tables.tables import Source, at_least_one, columns, kind_of, shown_columns
+from ownbert.tasks.embedding_config import read_pooling
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings
-from ownbert.tasks.forward.network import RowNetwork
-from ownbert.tasks.forward.raw_outputs import mean_per_row
+from ownbert.tasks.row_network import RowNetwork, mean_per_row
 from ownbert.tasks.rows import Row, TableRow, read_table
-from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
+from ownbert.tasks.tag_rows import encode_words
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
-from ownbert.tasks.token_classification.word_windows import encode_words
 
 # Code in the model card: logits of one text with Transformers.
 LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'

@@ -28,13 +28,13 @@ from ownbert.language.messages import Option
 from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.tables.memory import is_list, is_table, table_of
 from ownbert.tables.tables import Source
+from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.forward.network import RowNetwork
+from ownbert.tasks.kinds import task_kind, task_kinds
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.related_rows import text_key
+from ownbert.tasks.row_network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
-from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
-from ownbert.tasks.task_kinds import task_kind, task_kinds
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.thresholds import Aim, read_thresholds
 

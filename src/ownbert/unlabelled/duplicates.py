@@ -18,15 +18,15 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, made_for
 from ownbert.files.text_files import open_text
-from ownbert.inference.compute import Compute, Progress, Say, say_each
-from ownbert.inference.embedding.embedder import in_blocks
-from ownbert.inference.embedding.vector_files import Record, RowVectors, as_inputs, sources_of
-from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.embedder import in_blocks
+from ownbert.inference.engines import Compute, Progress, Say, say_each
+from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.vector_files import Record, RowVectors, as_inputs, sources_of
 from ownbert.language.messages import Option
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, columns, kind_of, read_values
-from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.batched_forward import blocks
 from ownbert.unlabelled.near import KEYED, by_shingles, by_vectors, keys_and_signatures, split_keys
 from ownbert.unlabelled.number_rows import NumberRows, number_rows, vectors_of
 

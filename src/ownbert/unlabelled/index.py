@@ -22,15 +22,9 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.resumable_file import made_for
 from ownbert.hub import model_folder
-from ownbert.inference.compute import Compute, Progress, Say, say_each
-from ownbert.inference.embedding.embedder import Embedder, in_blocks
-from ownbert.inference.embedding.vector_files import (
-    Record,
-    RowVectors,
-    as_inputs,
-    records_of,
-    sources_of,
-)
+from ownbert.inference.embedder import Embedder, in_blocks
+from ownbert.inference.engines import Compute, Progress, Say, say_each
+from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items

@@ -17,17 +17,17 @@ from ownbert.corpus.documents import find_files
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.fitting.rows.unlabelled_texts import Corpus
-from ownbert.inference.compute import Compute
-from ownbert.inference.embedding.embedder import Embedder
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
-from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.language import translated
 from ownbert.tables.label_studio import ENDING, write_tasks
 from ownbert.tables.texts_or_files import corpus_files
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import ClassificationTask
-from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.related_rows import text_key
 from ownbert.tasks.rows import Row

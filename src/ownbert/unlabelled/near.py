@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from ownbert.corpus.duplicate_filter import digest
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.tasks.related_rows import normalised
 from ownbert.views.ngram_counts import character_ngrams
 

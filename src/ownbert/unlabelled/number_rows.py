@@ -10,8 +10,8 @@ import numpy as np
 from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import ResumableFile, saying_what_is_kept
 from ownbert.files.writing import explained
-from ownbert.inference.embedding.embedder import Embedder, Progress, after
-from ownbert.inference.embedding.vector_files import Record
+from ownbert.inference.embedder import Embedder, Progress, after
+from ownbert.inference.vector_files import Record
 
 
 class NumberRows(ResumableFile):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ownbert.inference.embedding.vector_files import Record
+from ownbert.inference.vector_files import Record
 
 _NAMES = ["id", "text"]
 

@@ -23,22 +23,16 @@ from ownbert.files.resumable_file import made_for
 from ownbert.files.writing import together, write_text
 from ownbert.fitting.report.charts import Chart
 from ownbert.fitting.report.sections import TEXT, Section
-from ownbert.inference.compute import Compute, Progress, Say, say_each
-from ownbert.inference.embedding.embedder import Embedder, in_blocks
-from ownbert.inference.embedding.embedding_outputs import of_length_one
-from ownbert.inference.embedding.vector_files import (
-    Record,
-    RowVectors,
-    as_inputs,
-    records_of,
-    sources_of,
-)
-from ownbert.inference.output.prediction_writer import PredictionWriter
+from ownbert.inference.embedder import Embedder, in_blocks
+from ownbert.inference.embedding_outputs import of_length_one
+from ownbert.inference.engines import Compute, Progress, Say, say_each
+from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
 from ownbert.language import translated
 from ownbert.pages import cleaned, page
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
-from ownbert.tasks.forward.batched_forward import blocks
+from ownbert.tasks.batched_forward import blocks
 from ownbert.unlabelled.number_rows import number_rows, vectors_of
 from ownbert.unlabelled.row_file import RowFile, row_writer
 from ownbert.unlabelled.topic_list import Topic, Topics

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.inference.embedding.embedding_outputs import of_length_one
+from ownbert.inference.embedding_outputs import of_length_one
 
 FORMS = ("float16", "int8")
 # Rows compared at a time.

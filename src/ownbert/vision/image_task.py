@@ -17,8 +17,8 @@ from ownbert.tables.memory import is_table, table_of
 from ownbert.tables.tables import Source
 from ownbert.tasks.classification import LabelDecision, SingleLabelTask
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, Vit
-from ownbert.tasks.forward.network import RowNetwork
 from ownbert.tasks.metrics import RANKING
+from ownbert.tasks.row_network import RowNetwork
 from ownbert.tasks.rows import Row, label_text
 from ownbert.tasks.task import DEFAULT
 from ownbert.vision.augmentation import Augmentation

@@ -9,7 +9,7 @@ import typer
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.tasks.task_kinds import TaskKind, task_kinds
+from ownbert.tasks.kinds import TaskKind, task_kinds
 from ownbert.terminal import say
 from ownbert.train.training_settings import DATA
 

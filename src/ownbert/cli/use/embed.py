@@ -85,10 +85,10 @@ def embed(
 
     Example: ownbert embed runs/bert "a text" "another one"
     """
-    from ownbert.inference.compute import Compute
-    from ownbert.inference.embedding.vector_files import count_texts, embedded_rows
-    from ownbert.inference.embedding.vector_files import embed as run
-    from ownbert.inference.output.shards import as_shard
+    from ownbert.inference.engines import Compute
+    from ownbert.inference.shards import as_shard
+    from ownbert.inference.vector_files import count_texts, embedded_rows
+    from ownbert.inference.vector_files import embed as run
     from ownbert.train.device import keep_memory
 
     bulk = ray.options(texts or (), output, shard=shard, engine=engine, encoding=encoding)

@@ -27,7 +27,7 @@ def merge(
 
     Example: ownbert merge predictions.jsonl
     """
-    from ownbert.inference.output.merge import merge as run
+    from ownbert.inference.merge import merge as run
 
     with counting("rows joined", quiet=quiet) as progress:
         count = run(output, parts=parts, progress=progress)

@@ -144,9 +144,9 @@ def _predict_with_ray(
 def _predict_to_file(
     folder: Path, inputs: Any, output: Path, shard: str | None, quiet: bool, given: dict[str, Any]
 ) -> None:
-    from ownbert.inference.output.shards import as_shard
     from ownbert.inference.predict import count_rows
     from ownbert.inference.predict import predict as run
+    from ownbert.inference.shards import as_shard
 
     own_shard = as_shard(shard)
 
@@ -163,7 +163,7 @@ def _predict_to_file(
 def _print_predictions(
     folder: Path, inputs: Any, columns: ColumnNames, given: dict[str, Any]
 ) -> None:
-    from ownbert.inference.compute import Compute, say_each
+    from ownbert.inference.engines import Compute, say_each
     from ownbert.inference.open_folder import open_folder
     from ownbert.inference.pipeline import output_options
     from ownbert.inference.predict import RowPredictions

@@ -85,10 +85,10 @@ def score(
 
     Example: ownbert score runs/bert "a text" --tokens
     """
-    from ownbert.inference.output.shards import as_shard
-    from ownbert.inference.scoring.normal_profile import NORMAL
-    from ownbert.inference.scoring.score import ScoredRows
-    from ownbert.inference.scoring.score import score as run
+    from ownbert.inference.normal_profile import NORMAL
+    from ownbert.inference.score import ScoredRows
+    from ownbert.inference.score import score as run
+    from ownbert.inference.shards import as_shard
     from ownbert.inspect.explain.explanation_pages import MostUnusual
     from ownbert.train.device import keep_memory
 

@@ -146,9 +146,9 @@ def find(
 
     Example: ownbert search find index queries.txt --top 3 -o found.jsonl
     """
-    from ownbert.inference.output.prediction_writer import PredictionWriter
+    from ownbert.inference.prediction_writer import PredictionWriter
     from ownbert.tables.columns import read_texts
-    from ownbert.tasks.forward.batched_forward import blocks
+    from ownbert.tasks.batched_forward import blocks
     from ownbert.terminal import print_rows
     from ownbert.unlabelled.index import Index
 

@@ -35,8 +35,8 @@ from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tables.tables import columns, kind_of
 from ownbert.tables.texts_or_files import are_names, corpus_files
+from ownbert.tasks.embedding_config import read_pooling
 from ownbert.tasks.related_rows import SplitColumns, row_key
-from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.train.device import pick_device
 from ownbert.views.tokens import text_kind

@@ -16,7 +16,7 @@ from ownbert.checks import known
 from ownbert.exceptions import InputError, named_repr, warn_of_input
 from ownbert.hub import model_folder
 from ownbert.inference.blend import network_note
-from ownbert.inference.compute import Compute
+from ownbert.inference.engines import Compute
 from ownbert.inference.fill_mask import masked_example
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, Opened, average
@@ -47,8 +47,8 @@ from ownbert.inspect.internals.observation import (
 from ownbert.inspect.internals.observing import masked_words, require_room, text_ids
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.forward.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 

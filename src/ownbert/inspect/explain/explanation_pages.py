@@ -17,7 +17,7 @@ from ownbert.exceptions import InputError
 from ownbert.figures import DPI, figure_class, save_figure
 from ownbert.files.writing import write_text
 from ownbert.fonts import fonts_for
-from ownbert.inference.scoring.score import ScoredText
+from ownbert.inference.score import ScoredText
 from ownbert.inspect.explain.explanation import Explanation, Word
 from ownbert.inspect.internals.observation import Observation, as_data, packed_bytes, view_page
 from ownbert.language import translated

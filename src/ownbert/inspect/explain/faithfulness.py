@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 
 from ownbert.exceptions import InputError
 from ownbert.figures import plotted
-from ownbert.inference.compute import Say, say_each
+from ownbert.inference.engines import Say, say_each
 from ownbert.inspect.explain.blend_words import LinearShares
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import (

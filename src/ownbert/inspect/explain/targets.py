@@ -16,11 +16,10 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, Example
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
+from ownbert.tasks.answer_spans import best_span, null_span
 from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.question_answering.answer_spans import best_span, null_span
-from ownbert.tasks.row_objectives import mean_per_row, pad_choices
+from ownbert.tasks.row_objectives import mean_per_row, pad_choices, vectors_of_rows
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.embedding_objectives import vectors_of_rows
 from ownbert.tasks.task import Task
 
 Score = Callable[[Tensor, Batch], Tensor]

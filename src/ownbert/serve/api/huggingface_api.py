@@ -21,8 +21,8 @@ from ownbert.serve.api.answers import json_answer
 from ownbert.serve.api.refusals import Refusal, bad_field, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import ModelRequest, Service, texts_of
+from ownbert.tasks.tag import OUTSIDE
 from ownbert.tasks.task import ranked
-from ownbert.tasks.token_classification.entities import OUTSIDE
 
 _TOP_WORDS = 5  # default top_k of filled masks and of images
 # Parameters that clients may send; some depend on training and have no effect here.

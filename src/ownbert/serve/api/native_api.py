@@ -13,8 +13,8 @@ from ownbert.serve.api.bounded_lists import Several
 from ownbert.serve.api.huggingface_api import opened
 from ownbert.serve.api.refusals import bad_field
 from ownbert.serve.service import ModelRequest, Service, texts_of, usage_of
+from ownbert.tasks.kinds import task_kinds
 from ownbert.tasks.rows import OutputOptions
-from ownbert.tasks.task_kinds import task_kinds
 
 # Inputs of operations that are no tasks of ``finetune``.
 _EXAMPLES = {

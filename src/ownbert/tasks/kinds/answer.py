@@ -1,10 +1,10 @@
 """Questions whose answer is a span of a text."""
 
 from ownbert.tables.columns import COLUMNS
-from ownbert.tasks.task_kinds import TaskKind
+from ownbert.tasks.kinds import TaskKind
 
 KIND = TaskKind(
-    task="ownbert.tasks.question_answering.answer:QuestionAnsweringTask",
+    task="ownbert.tasks.answer:QuestionAnsweringTask",
     help="""Questions answered by a span of a text: SQuAD, CMRC and similar.
 
         SQuAD JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns

@@ -1,7 +1,7 @@
 """One of several choices for a prompt."""
 
 from ownbert.tables.columns import COLUMNS
-from ownbert.tasks.task_kinds import TaskKind
+from ownbert.tasks.kinds import TaskKind
 
 KIND = TaskKind(
     task="ownbert.tasks.multiple_choice:MultipleChoiceTask",

@@ -1,7 +1,7 @@
 """One label per text or pair of texts."""
 
 from ownbert.tables.columns import COLUMNS
-from ownbert.tasks.task_kinds import SENTENCE_SETTINGS, TaskKind
+from ownbert.tasks.kinds import SENTENCE_SETTINGS, TaskKind
 
 KIND = TaskKind(
     task="ownbert.tasks.classification:ClassificationTask",

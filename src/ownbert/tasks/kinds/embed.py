@@ -1,10 +1,10 @@
 """Text vectors, learnt from pairs."""
 
 from ownbert.tables.columns import COLUMNS
-from ownbert.tasks.task_kinds import TaskKind
+from ownbert.tasks.kinds import TaskKind
 
 KIND = TaskKind(
-    task="ownbert.tasks.sentence_embedding.rank:EmbeddingTask",
+    task="ownbert.tasks.embed:EmbeddingTask",
     help="""Text vectors for search and comparison, trained on pairs of texts (alias: rank).
 
     csv, tsv, jsonl or parquet with two columns of matching texts (query and document, anchor

@@ -1,6 +1,6 @@
 """One label per image."""
 
-from ownbert.tasks.task_kinds import TaskKind
+from ownbert.tasks.kinds import TaskKind
 
 KIND = TaskKind(
     task="ownbert.vision.image_task:ImageTask",

@@ -1,10 +1,10 @@
 """A tag per word."""
 
 from ownbert.tables.columns import COLUMNS
-from ownbert.tasks.task_kinds import TaskKind
+from ownbert.tasks.kinds import TaskKind
 
 KIND = TaskKind(
-    task="ownbert.tasks.token_classification.tag:TaggingTask",
+    task="ownbert.tasks.tag:TaggingTask",
     help="""A tag per word: names of people and places, parts of speech, chunks.
 
         CoNLL columns (a word and its tag per line, a blank line between sentences;

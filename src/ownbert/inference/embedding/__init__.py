@@ -1,1 +1,0 @@
-"""Embedding vectors of texts."""

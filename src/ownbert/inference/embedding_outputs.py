@@ -1,0 +1,223 @@
+"""Parts of ``Embedder``: output formats of ``encode`` (arrays or tensors, quantized vectors, ids),
+similarity functions of sentence-transformers, and processes that embed texts in parallel.
+
+N and M texts or vectors, S tokens of the longest text, D vector size.
+"""
+
+import math
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ownbert import limits
+from ownbert.batches.example import padded
+from ownbert.checks import between
+from ownbert.exceptions import warn_of_input
+from ownbert.tasks.text_input import TextInputBuilder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# Outputs of ``encode``: the text's vector, its token vectors, or both (None).
+SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"
+# Quantized formats.
+FORMS = ("int8", "uint8", "binary", "ubinary")
+# Fewer vectors do not determine the range of each dimension well.
+_FEW = 100
+COSINE = "cosine"
+SIMILARITIES = (COSINE, "dot", "euclidean", "manhattan")
+# Number of chunks per process, and the maximum texts per chunk.
+_SHARES, _MOST_TEXTS = 10, 5000
+# The embedder of a worker process.
+_embedder: Any = None
+
+
+def shortened(vectors: np.ndarray, size: int | None, *, unit: bool) -> np.ndarray:
+    """The first dimensions of vectors (N, D): (N, size), scaled to unit length if ``unit``."""
+    if size is None or size >= vectors.shape[1]:
+        return vectors
+    return of_length_one(vectors[:, :size]) if unit else vectors[:, :size]
+
+
+def of_length_one(vectors: np.ndarray) -> np.ndarray:
+    """Vectors (N, D) scaled to unit length."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def stored(vectors: np.ndarray, form: str) -> np.ndarray:
+    """Quantize vectors to int8 or uint8 (N, D), or to bits (N, D / 8).
+
+    Bits are the signs of the values, eight per byte; ``binary`` stores them as int8, ``ubinary`` as
+    uint8. Bytes are steps of equal size between the minimum and maximum of each dimension in these
+    vectors.
+
+    Args:
+        vectors: float32 (N, D), N at least 1.
+        form: one of ``FORMS``.
+    """
+    if form.endswith("binary"):
+        bits = np.packbits(vectors > 0, axis=-1)
+        return bits if form == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+    if len(vectors) < _FEW:
+        warn_of_input(
+            "{form}: the range of each dimension is estimated from {count} vectors; encode "
+            "{few} or more at once, and compare only vectors of the same call",
+            form,
+            len(vectors),
+            _FEW,
+        )
+    low, high = vectors.min(0), vectors.max(0)
+    # A constant dimension has an empty range.
+    steps = np.floor((vectors - low) / np.where(high > low, (high - low) / 255, 1)).clip(0, 255)
+    return steps.astype(np.uint8) if form == "uint8" else (steps - 128).astype(np.int8)
+
+
+def in_requested_form(
+    vectors: np.ndarray, form: str | None, device: Any, *, tensor: bool, arrays: bool
+) -> Any:
+    """Vectors (N, D) as an array, a tensor or a list of tensors, quantized to one of ``FORMS`` if
+    given; (0) if there are no texts."""
+    if not len(vectors):
+        vectors = np.zeros(0, np.float32)
+    elif form is not None:
+        vectors = stored(vectors, form)
+    if arrays and not tensor:
+        return vectors
+    converted = as_tensor(vectors, device)
+    return converted if tensor else list(converted)
+
+
+def as_tensor(values: np.ndarray, device: Any) -> Any:
+    """An array as a tensor on a device."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+
+def model_inputs(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[str, Any]:
+    """Sequences of ids as inputs of a Transformers model: int64 tensors (N, S)."""
+    import torch
+
+    types = map(builder.types_of, ids) if builder.types else None
+    inputs = padded(ids, builder.tokenizer.pad_id, types)
+    return {name: torch.from_numpy(values) for name, values in inputs.items()}
+
+
+def similarity(name: str, one: Any, two: Any) -> "Tensor":
+    """Similarities of all pairs: (N, D) and (M, D), or (D), to float32 (N, M); higher is closer.
+
+    Args:
+        name: one of ``SIMILARITIES``; distances are negated.
+        one: (N, D) or (D).
+        two: (M, D) or (D).
+    """
+    import torch
+
+    a, b = (torch.atleast_2d(each) for each in _tensors(name, one, two))
+    if name in (COSINE, "dot"):
+        return a @ b.T
+    return -torch.cdist(a, b, p=2.0 if name == "euclidean" else 1.0)
+
+
+def pairwise_similarity(name: str, one: Any, two: Any) -> "Tensor":
+    """Similarities of corresponding vectors: (N, D) and (N, D) to float32 (N)."""
+    a, b = _tensors(name, one, two)
+    if name in (COSINE, "dot"):
+        return (a * b).sum(-1)
+    return -(a - b).norm(p=2 if name == "euclidean" else 1, dim=-1)
+
+
+def _tensors(name: str, *vectors: Any) -> list["Tensor"]:
+    """Vectors in float32, scaled to unit length for cosine similarity."""
+    import torch
+
+    tensors = []
+    for each in vectors:
+        tensors.append(torch.as_tensor(each if torch.is_tensor(each) else np.asarray(each)).float())
+    normalize = torch.nn.functional.normalize
+    return [normalize(each, dim=-1) for each in tensors] if name == COSINE else tensors
+
+
+def usual_devices() -> list[str]:
+    """Devices of the processes: all GPUs, or four times the CPU."""
+    import torch
+
+    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"] * 4
+
+
+class EmbeddingPool:
+    """One process per device. Processes are spawned, because a fork hangs once torch has computed.
+
+    A script that uses a pool needs ``if __name__ == "__main__":``.
+    """
+
+    def __init__(self, embedder: Any, devices: Sequence[Any]) -> None:
+        self.size = len(devices)
+        context = get_context("spawn")
+        left = context.SimpleQueue()
+        for device in devices:
+            left.put(str(device))
+        threads = max(1, len(os.sched_getaffinity(0)) // self.size)
+        # Pickled: torch would move the argument's tensors, also in this process, to shared memory.
+        given = (pickle.dumps(embedder), left, threads)
+        self._executor = ProcessPoolExecutor(
+            self.size, mp_context=context, initializer=_start_worker, initargs=given
+        )
+
+    def __enter__(self) -> "EmbeddingPool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the processes."""
+        self._executor.shutdown()
+
+    def outputs(
+        self,
+        ids: Sequence[np.ndarray],
+        chunk_size: int | None,
+        options: dict[str, Any],
+        progress: Callable[[int], None] | None,
+    ) -> Any:
+        """The results of ``Embedder.outputs``.
+
+        Args:
+            ids: ids of texts with special tokens.
+            chunk_size: sequences per chunk; by default derived from their number.
+            options: options of ``outputs``.
+            progress: called with the number of sequences so far.
+        """
+        if chunk_size is not None:
+            between(1, limits.COUNT, "[]")("chunk_size", chunk_size)
+        share = math.ceil(len(ids) / self.size / _SHARES)
+        size = chunk_size or min(share, _MOST_TEXTS)
+        chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
+        results, done = [], 0
+        for outputs in self._executor.map(_outputs, chunks, [options] * len(chunks)):
+            results.append(outputs)
+            done += size
+            if progress is not None:
+                progress(min(done, len(ids)))
+        if isinstance(results[0], np.ndarray):
+            return np.concatenate(results)
+        return [each for part in results for each in part]
+
+
+def _start_worker(embedder: bytes, devices: Any, threads: int) -> None:
+    global _embedder
+    import torch
+
+    torch.set_num_threads(threads)
+    _embedder = pickle.loads(embedder).to(devices.get())
+
+
+def _outputs(ids: Sequence[np.ndarray], options: dict[str, Any]) -> Any:
+    return _embedder.outputs(ids, **options)

@@ -1,0 +1,431 @@
+"""Merges the parts written by shards, in the order of the input rows."""
+
+import contextlib
+import csv
+import gzip
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from ownbert import limits
+from ownbert.exceptions import InputError, in_short
+from ownbert.files.input_files import allow_open_files, refuse_same, sha256_of
+from ownbert.files.text_files import open_text
+from ownbert.files.writing import atomic_path, refuse_unwritable
+from ownbert.inference.embedder import in_blocks
+from ownbert.inference.engines import Progress
+from ownbert.inference.prediction_writer import SEPARATORS, joined, write_parquet
+from ownbert.inference.shards import Shard, manifest_path, read_manifest, split_ending
+from ownbert.inference.vector_files import (
+    VECTOR,
+    Record,
+    parquet_layout,
+    parquet_rows,
+    write_blocks,
+)
+from ownbert.language.messages import Option
+from ownbert.tables.delimited import LONGEST_FIELD
+from ownbert.tables.memory import parse_object
+
+Item = TypeVar("Item")
+# Manifest keys that have another name in messages.
+_TITLES = {"input_digest": "input", "input_rows": "input"}
+# Manifest keys that may differ between parts.
+_OWN = ("shard", "rows", "bytes", "sha256")
+# Maximum number of missing parts named in a message.
+_NAMED = 5
+# Rows of each matrix in memory at a time.
+_ROWS = 1024
+_NOT_FINITE = "a vector contains a value that is not finite"
+
+
+def merge(
+    output: str | Path, *, parts: str | Path | None = None, progress: Progress | None = None
+) -> int:
+    """Merge the parts that ``predict`` or ``embed`` wrote with ``shard``, in the order of the rows.
+
+    ``output`` has the same rows, order and format as a run without shards. Logits and vectors may
+    differ by float32 rounding, because the batches are different.
+
+    Args:
+        output: output file of the sharded runs; it is written completely or not at all.
+        parts: folder of the parts; by default the folder of ``output``.
+        progress: called with the number of rows so far.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: a part is missing, unfinished or damaged, or the parts have different models
+            or inputs.
+    """
+    output = Path(output)
+    refuse_unwritable(output)
+    part_files = find_parts(output, output.parent if parts is None else Path(parts))
+    manifests = [read_manifest(part) for part in part_files]
+    _require_same_run(part_files, manifests)
+    refuse_same(part_files, output)
+    for part, manifest in zip(part_files, manifests, strict=True):
+        if sha256_of(part) != manifest["sha256"]:
+            raise InputError(
+                "{part} differs from what was written; it is damaged or truncated: copy it or "
+                "run its shard again",
+                part,
+            )
+    allow_open_files(len(part_files))
+    ending = split_ending(output)[1].lower()
+    join = {".npy": _join_matrices, ".parquet": _join_parquet}.get(ending, _join_texts)
+    with atomic_path(output) as temporary:
+        checked = [_Part(part, m["rows"]) for part, m in zip(part_files, manifests, strict=True)]
+        count = join(checked, temporary, ending, progress or (lambda count: None))
+        if count != manifests[0]["input_rows"]:
+            raise InputError(
+                "the parts of {output} have {count:,} rows, but the input has {manifests:,}; "
+                "run the shards again",
+                output,
+                count,
+                manifests[0]["input_rows"],
+            )
+    return count
+
+
+def find_parts(output: Path, folder: Path) -> list[Path]:
+    """All parts of a file, ordered by number.
+
+    Raises:
+        InputError: there are no parts, one is missing or unfinished, or their numbers of shards
+            differ.
+    """
+    if not folder.is_dir():
+        raise InputError("no such folder: {folder}", folder)
+    ready, unfinished = _parts_in(folder, *split_ending(output))
+    counts = sorted({count for _, count in (*ready, *unfinished)})
+    if not counts:
+        raise InputError(
+            "no parts of {name} in {folder}; predict and embed write them with {--shard}, such "
+            "as {path_name}",
+            output.name,
+            folder,
+            Shard(1, 2).path(output).name,
+        )
+    if len(counts) > 1:
+        raise InputError(
+            "{folder} has parts of {name} for {counts:,} and for {counts2:,} shards; remove the "
+            "unwanted ones",
+            folder,
+            output.name,
+            counts[0],
+            counts[1],
+        )
+    expected = [(number, counts[0]) for number in range(1, counts[0] + 1)]
+    if missing := [each for each in expected if each not in ready or each in unfinished]:
+        shown = ", ".join(f"{number}/{count}" for number, count in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        if unfinished.issuperset(missing):
+            raise InputError(
+                "{output}: the shards {shown}{more} are unfinished; run them again, with "
+                "{--resume} if the command has it",
+                output,
+                shown,
+                more,
+            )
+        raise InputError(
+            "{output}: the shards {shown}{more} are missing; run them with {--shard}",
+            output,
+            shown,
+            more,
+        )
+    return [ready[each] for each in expected]
+
+
+def _parts_in(
+    folder: Path, name: str, ending: str
+) -> tuple[dict[tuple[int, int], Path], set[tuple[int, int]]]:
+    """The finished parts by (number, count), and the unfinished ones."""
+    pattern = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
+    ready: dict[tuple[int, int], Path] = {}
+    unfinished: set[tuple[int, int]] = set()
+    for path in folder.iterdir():
+        finished = re.fullmatch(pattern, path.name)
+        match = finished or re.fullmatch(rf"\.{pattern}\.part", path.name)
+        if not match:
+            continue
+        which = int(match[1]), int(match[2])
+        if not 1 <= which[0] <= which[1] <= limits.SHARDS:
+            continue
+        if not finished:
+            unfinished.add(which)
+        elif manifest_path(path).is_file() and path.is_file():
+            ready[which] = path
+    return ready, unfinished
+
+
+def _require_same_run(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:
+    """Check that all parts come from the same run."""
+    first = manifests[0]
+    for number, (part, manifest) in enumerate(zip(parts, manifests, strict=True), start=1):
+        shard = Shard(number, len(parts))
+        expected = (number, len(parts), shard.share(manifest["input_rows"]))
+        if (manifest["shard"], manifest["shards"], manifest["rows"]) != expected:
+            raise InputError(
+                "{manifest_path} is not the manifest of this part; run its shard again",
+                manifest_path(part),
+            )
+        for key in {**first, **manifest}:
+            if key not in _OWN and manifest.get(key) != first.get(key):
+                if key == "precision" and isinstance(first.get(key), str):
+                    raise InputError(
+                        "{name} and {parts_name} cannot be joined because they differ in: "
+                        "precision; run the first again with {precision}",
+                        part.name,
+                        parts[0].name,
+                        Option("--precision", first[key]),
+                    )
+                raise InputError(
+                    "{name} and {parts_name} cannot be joined because they differ in: {titles}; "
+                    "run one of them again",
+                    part.name,
+                    parts[0].name,
+                    _TITLES.get(key, key),
+                )
+
+
+def in_turn(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
+    """Interleave the parts, one item of each in turn, until one ends.
+
+    Reads one more item from each of the others, so that a part that counts its rows can fail.
+    """
+    iterators = [iter(part) for part in parts]
+    while True:
+        for iterator in iterators:
+            try:
+                yield next(iterator)
+            except StopIteration:
+                for each in iterators:
+                    next(each, None)
+                return
+
+
+class _Part:
+    """A part, whose content must match its manifest."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+
+    def mismatch(self, reason: str) -> InputError:
+        return InputError(f"{self.path} does not match its manifest: {reason}; run its shard again")
+
+    def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
+        """Yield the rows and check that their number matches the manifest.
+
+        Raises:
+            InputError: the number differs, or reading fails.
+        """
+        count = 0
+        try:
+            for count, row in enumerate(rows, start=1):
+                if count > self.rows:
+                    break
+                yield row
+        except InputError:
+            raise
+        except Exception as error:  # errors of csv, gzip, pyarrow and decoding
+            raise self.mismatch(f"row {count + 1:,} is damaged ({_reason(error)})") from error
+        if count != self.rows:
+            more = "more" if count > self.rows else f"{count:,}"
+            raise self.mismatch(f"it has {more} rows, but the manifest says {self.rows:,}")
+
+
+def _reason(error: Exception) -> str:
+    return in_short(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _join_texts(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    separator = SEPARATORS.get(ending.removesuffix(".gz"))
+    count = 0
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(target.open("wb"))
+        file: Any = raw
+        if ending.endswith(".gz"):  # without name and time, like ResumableFile
+            file = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+        if separator is None:
+            lines = in_turn([part.counted(_objects(part)) for part in parts])
+        else:
+            lines = _table_lines(parts, separator, stack)
+            file.write(next(lines, "").encode())  # the header
+        while block := list(islice(lines, _ROWS)):
+            file.write("".join(block).encode())
+            progress(count := count + len(block))
+    return count
+
+
+def _objects(part: _Part) -> Iterator[str]:
+    for number, line in open_text(part.path, internal=True):
+        parse_object(line, f"{part.path}, line {number:,}")
+        yield f"{line}\n"
+
+
+def _open(part: Path) -> IO[str]:
+    if part.name.lower().endswith(".gz"):
+        return gzip.open(part, "rt", encoding="utf-8", newline="")
+    return part.open(encoding="utf-8", newline="")
+
+
+def _table_lines(
+    parts: Sequence[_Part], separator: str, stack: contextlib.ExitStack
+) -> Iterator[str]:
+    """The header and the rows; a part may lack columns that the first part has."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+    columns: list[str] | None = None
+    rows = []
+    for part in parts:
+        table = stack.enter_context(_open(part.path))
+        reader = csv.reader(table, delimiter=separator, strict=True)
+        header = _header(part, reader)
+        columns = header if columns is None else columns
+        if others := [name for name in header if name not in columns]:
+            raise part.mismatch(
+                f"{in_short(others[0])} is not a column of the first part; if predictions differ "
+                "in their columns, write to .jsonl files"
+            )
+        rows.append(part.counted(_rows(part, reader, header, columns)))
+    if columns:
+        yield joined(columns, separator)
+    for row in in_turn(rows):
+        yield joined(row, separator)
+
+
+def _header(part: _Part, reader: Iterator[list[str]]) -> list[str]:
+    """The columns of a table; empty if it has no rows and therefore no header."""
+    try:
+        header = next(reader, [])
+    except Exception as error:  # errors of csv, gzip and decoding
+        raise part.mismatch(f"its first line is damaged ({_reason(error)})") from error
+    if part.rows and (not all(header) or not header):
+        raise part.mismatch("it has no header")
+    if len({*header}) < len(header):
+        raise part.mismatch("it has two columns with the same name")
+    return header
+
+
+def _rows(
+    part: _Part, reader: Iterator[list[str]], header: Sequence[str], columns: Sequence[str]
+) -> Iterator[list[str]]:
+    for number, row in enumerate(reader, start=1):
+        if len(row) != len(header):
+            raise part.mismatch(
+                f"row {number:,} has {len(row):,} fields, but the header has {len(header):,}"
+            )
+        if list(header) == list(columns):
+            yield row
+        else:
+            cells = dict(zip(header, row, strict=True))
+            yield [cells.get(name, "") for name in columns]
+
+
+def _join_matrices(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    matrices = [_matrix(part) for part in parts]
+    size = matrices[0].shape[1]
+    for part, matrix in zip(parts, matrices, strict=True):
+        if matrix.shape[1] != size:
+            raise part.mismatch(_size_mismatch(matrix.shape[1], size))
+
+    def blocks() -> Iterator[tuple[list[Any], np.ndarray]]:
+        for start in range(0, len(matrices[0]), _ROWS):
+            slices = [matrix[start : start + _ROWS] for matrix in matrices]
+            block = np.empty((sum(map(len, slices)), size), np.float32)
+            for number, vectors in enumerate(slices):
+                if not np.isfinite(vectors).all():
+                    raise parts[number].mismatch(_NOT_FINITE)
+                block[number :: len(slices)] = vectors
+            yield [None] * len(block), block
+
+    return write_blocks(target, ending, blocks(), size, None, progress)
+
+
+def _matrix(part: _Part) -> Any:
+    """A part's matrix, memory-mapped."""
+    try:
+        matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
+    except Exception as error:  # NumPy's own, and those of its parser of headers
+        raise part.mismatch(f"it is not an .npy file ({_reason(error)})") from error
+    if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
+        raise part.mismatch(
+            f"it contains {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
+        )
+    if len(matrix) != part.rows:
+        raise part.mismatch(f"it has {len(matrix):,} rows, but the manifest says {part.rows:,}")
+    if matrix.offset + matrix.nbytes != part.path.stat().st_size:
+        raise part.mismatch("its size does not match its matrix")
+    return matrix
+
+
+def _size_mismatch(size: int, first: int) -> str:
+    return f"its vectors have {size:,} dimensions, but those of the first part have {first:,}"
+
+
+def _join_parquet(parts: Sequence[_Part], target: Path, ending: str, progress: Progress) -> int:
+    if not any(VECTOR in _column_names(part) for part in parts):
+        return _join_predictions(parts, target, progress)
+    layouts = []
+    for part in parts:
+        try:
+            layouts.append(parquet_layout(part.path))
+        except InputError as error:
+            raise part.mismatch(str(error)) from error
+        id_column, size = layouts[-1]
+        if id_column != layouts[0][0]:
+            raise part.mismatch(f"its columns differ from those of {parts[0].path.name}")
+        if size != layouts[0][1]:
+            raise part.mismatch(_size_mismatch(size, layouts[0][1]))
+    id_column, size = layouts[0]
+    rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])
+    # In the same blocks as a run without shards.
+    blocks = (
+        ([record for record, _ in block], np.stack([vector for _, vector in block]))
+        for block in in_blocks(rows, size=lambda row: len(row[0][1]))
+    )
+    return write_blocks(target, ending, blocks, size, id_column, progress)
+
+
+def _join_predictions(parts: Sequence[_Part], target: Path, progress: Progress) -> int:
+    def blocks() -> Iterator[list[Any]]:
+        rows = in_turn([part.counted(_table_rows(part)) for part in parts])
+        count = 0
+        while block := list(islice(rows, _ROWS)):
+            yield block
+            progress(count := count + len(block))
+
+    return write_parquet(target, blocks, target)
+
+
+def _column_names(part: _Part) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_schema(part.path).names
+    except (pa.ArrowException, OSError) as error:
+        raise part.mismatch(f"it is not a readable parquet file ({_reason(error)})") from error
+
+
+def _table_rows(part: _Part) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file; keys that a row does not have are missing, not null, where a
+    column has only nulls."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(part.path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            yield from batch.to_pylist()
+
+
+def _vectors(part: _Part, id_column: str | None) -> Iterator[tuple[Record, np.ndarray]]:
+    for record, vector in parquet_rows(part.path, id_column, _ROWS):
+        if record[1] is None or not np.isfinite(vector).all():
+            raise part.mismatch("a text is missing" if record[1] is None else _NOT_FINITE)
+        yield record, vector

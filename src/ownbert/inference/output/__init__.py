@@ -1,1 +1,0 @@
-"""Prediction files: writing, sharding and merging."""

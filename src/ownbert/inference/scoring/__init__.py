@@ -1,1 +1,0 @@
-"""Surprisal of texts, and anomaly detection."""

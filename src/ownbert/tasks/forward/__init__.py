@@ -1,1 +1,0 @@
-"""Forward passes over rows of a task."""

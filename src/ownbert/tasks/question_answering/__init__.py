@@ -1,1 +1,0 @@
-"""Questions whose answer is a span of a text."""

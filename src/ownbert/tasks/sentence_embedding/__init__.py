@@ -1,1 +1,0 @@
-"""Text embeddings learnt from pairs."""

@@ -1,1 +1,0 @@
-"""One tag per word: names, parts of speech, chunks."""
