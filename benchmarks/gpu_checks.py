@@ -33,7 +33,7 @@ from ownbert.nn.attention.varlen import unsupported
 from ownbert.objectives import MaskedLM
 from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import ALONE, World, full_tensor, shard
-from ownbert.train.optim.optimizers import make_optimizer
+from ownbert.train.optimizers import make_optimizer
 from ownbert.train.step import step
 from ownbert.train.training_settings import Optim
 

@@ -31,7 +31,7 @@ def steps(tokens: str) -> float:
     from ownbert.settings import resolve
     from ownbert.train.device import keep_memory
     from ownbert.train.distributed import ALONE
-    from ownbert.train.optim.optimizers import make_optimizer
+    from ownbert.train.optimizers import make_optimizer
     from ownbert.train.step import count_targets, step
 
     if os.environ["KEEP"]:

@@ -117,7 +117,7 @@ class OwnBERT:
         from ownbert.batches.sampled_softmax import CandidateSampler
         from ownbert.objectives import MaskedLM
         from ownbert.objectives.learner import Learner
-        from ownbert.train.optim.optimizers import make_optimizer
+        from ownbert.train.optimizers import make_optimizer
         from ownbert.train.training_settings import Optim
 
         self.model, self.device = model.to(device).train(), device

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.checkpoint.google import convert
-from ownbert.checkpoint.tensor_bundle import crc32c, read_bundle
+from ownbert.checkpoint.google import convert, crc32c, read_bundle
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model

@@ -49,12 +49,12 @@ NOT_TRANSLATED = (
     *("transformers/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
     *("inspect/explain/attribution.py", "vision/patches.py", "vision/relevance_maps.py"),
-    *("train/watch/training_curves.py", "train/distributed.py", "train/optim/"),
+    *("train/watch/training_curves.py", "train/distributed.py", "train/optimizers.py"),
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),
     *(f"serve/{n}.py" for n in ("served_model", "service")),
     *(f"serve/api/{n}_api.py" for n in ("collection", "huggingface", "native", "openai", "tei")),
-    *("text/folder/sentencepiece.py", "text/sentences.py", "text/tokenizer.py"),
+    *("text/subword.py", "text/sentences.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {

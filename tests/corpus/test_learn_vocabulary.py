@@ -21,8 +21,8 @@ from ownbert.corpus.learn_vocabulary import (
 )
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import SPECIAL_TOKENS
-from ownbert.text.folder.tokenizer_folder import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import read_vocabulary
 from ownbert.text.trainer import train_bpe
 from ownbert.text.vocabulary_report import TokenCount, propose_sentence_ends
 

@@ -39,8 +39,8 @@ from ownbert import (
 )
 from ownbert.checkpoint import weights as weight_files
 from ownbert.config.encoder import SIZES
+from ownbert.finetuning import estimator
 from ownbert.finetuning.arrays import rows_of, texts_of
-from ownbert.finetuning.start import pretrained_on_texts
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
@@ -490,14 +490,14 @@ def test_names_of_scikit_learn_for_weights_and_seeds(pretrained: Path, train):
 def test_without_a_model_the_texts_make_one(
     train, test, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.finetuning.start.pretrained_on_texts._STEPS", 30)
+    monkeypatch.setattr("ownbert.finetuning.estimator._STEPS", 30)
     model = OwnBertClassifier(max_length=32, epochs=8).fit(train[1], train[0])
     assert model.score(test[1], test[0]) > 0.9
     assert model.model is None
     assert model.model_.config.hidden_size == SIZES["tiny"][1]
     assert list(temporary.iterdir()) == []
     pairs = [("a b", "c"), ("d", "e f"), ("a", "c c"), ("d d", "f")]
-    monkeypatch.setattr("ownbert.finetuning.start.pretrained_on_texts._STEPS", 5)
+    monkeypatch.setattr("ownbert.finetuning.estimator._STEPS", 5)
     found = OwnBertClassifier(epochs=1, max_length=8).fit(pairs, ["x", "y", "x", "y"])
     assert found.predict(pairs).shape == (4,)
 
@@ -506,11 +506,9 @@ def test_the_network_of_the_texts_is_pretrained_in_the_given_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     given = {}
-    monkeypatch.setattr(
-        pretrained_on_texts, "pretrain", lambda *_, **options: given.update(options)
-    )
+    monkeypatch.setattr(estimator, "pretrain", lambda *_, **options: given.update(options))
     recipe = resolve(FinetuneRecipe, options={"precision": "float32"})
-    pretrained_on_texts.network_of(["a b", "c d"], tmp_path, recipe)
+    estimator.network_of(["a b", "c d"], tmp_path, recipe)
     assert given["precision"] == "float32"
 
 

@@ -16,8 +16,7 @@ from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.finetuning.start import token_scores
-from ownbert.finetuning.start.repeated_tokens import token_shares
-from ownbert.finetuning.start.token_pairs import can_hold_pairs
+from ownbert.finetuning.start.token_pairs import can_hold_pairs, token_shares
 from ownbert.finetuning.start.token_scores import (
     TokenScores,
     can_hold_scores,

@@ -11,7 +11,7 @@ from ownbert.fitting.rows.labelled_rows import LabelledRows, read_labelled
 from ownbert.tasks.task import task_class
 from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.blending import loss
-from ownbert.views.linear_view import LinearView
+from ownbert.views.linear_models import LinearView
 from ownbert.views.view_features import Texts
 
 NAMES = ("tfidf", "lsa")

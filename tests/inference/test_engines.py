@@ -24,7 +24,7 @@ from ownbert.inference.exported_network import ENGINE_POSITIONS, FEW_TOKENS, gro
 from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
-from ownbert.serve.api.refusals import Refusal
+from ownbert.serve.api.exchange import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tasks.embed import EmbeddingTask
 from ownbert.tasks.task import KEY

@@ -11,7 +11,7 @@ from ownbert.exceptions import InputError
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.networks import copy_network
 from ownbert.inference.finished_files import finished_files
-from ownbert.views.linear_view import LinearView
+from ownbert.views.linear_models import LinearView
 from support.cli import refusal, run_cli
 from support.tiny import COMMIT, NAMES_OF_A_MODEL, in_the_cache, made
 

@@ -19,7 +19,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import BagOfWords, CausalLM, MaskedLM, ReplacedToken, SentencePair
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Objective
-from ownbert.train.optim.optimizers import make_optimizer
+from ownbert.train.optimizers import make_optimizer
 from ownbert.train.step import _clip
 from ownbert.train.training_settings import Optim
 

@@ -10,7 +10,7 @@ import ownbert
 from ownbert import Embedder, Explainer, Predictor, Scorer
 from ownbert.exceptions import named_repr
 from ownbert.tasks.metrics import Scores
-from ownbert.unlabelled.topic_list import Topics
+from ownbert.unlabelled.topics import Topics
 from support.tiny import made
 
 

@@ -36,7 +36,7 @@ from ownbert.pretraining.vocabulary_alignment import (
     match_vocabulary,
 )
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.optim.optimizers import make_optimizer
+from ownbert.train.optimizers import make_optimizer
 from support.tiny import SPECIAL, change_config, change_weights, parameters
 from support.tokenizer_folders import t5_folder
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.text.folder.build import read_merges
-from ownbert.text.folder.sentencepiece import read_model
+from ownbert.text.build import read_merges
+from ownbert.text.subword import read_model
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import (
     FOLDERS,

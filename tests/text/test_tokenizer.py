@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import blank_backend, split_whitespace
-from ownbert.text.folder.tokenizer_folder import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import read_vocabulary
 
 BLANK = [*SPECIAL_TOKENS, "U.S.", "a-1", "中国", "Ünï", "12", "123", "Abc", "abc", "3,750", "é"]
 WORDS = [*SPECIAL_TOKENS, "he", "##llo", "world", "！", "中", "国", "!", "é", "É"]

@@ -22,7 +22,7 @@ from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import World, gather_full_model, shard
 from ownbert.train.job import Job, Monitor
 from ownbert.train.loop import open_log, out_of_patience
-from ownbert.train.optim.optimizers import make_optimizer
+from ownbert.train.optimizers import make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.state_files import list_states, newest_state, step_of
 from ownbert.train.training_settings import Optim, Run

@@ -18,7 +18,7 @@ from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.settings import resolve
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.loop import EvaluationClock, affordable_tokens, train
-from ownbert.train.optim.optimizers import make_optimizer
+from ownbert.train.optimizers import make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.training_settings import Optim, Run
 from ownbert.train.watch.display import Display

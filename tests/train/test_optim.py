@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ownbert import InputError
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.train.optim.lamb import Lamb
-from ownbert.train.optim.optimizers import (
+from ownbert.train.optimizers import (
+    Lamb,
     check_groups,
     decay_groups,
     describe_groups,

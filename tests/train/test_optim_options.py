@@ -16,7 +16,7 @@ from ownbert.objectives import MaskedLM
 from ownbert.objectives.learner import Learner
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.loop import train
-from ownbert.train.optim.optimizers import decay_groups, make_optimizer
+from ownbert.train.optimizers import decay_groups, make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.state_files import SavedState
 from ownbert.train.step import count_targets, step

@@ -10,7 +10,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
 from ownbert.tasks.row_objectives import SingleLabelObjective
-from ownbert.train.optim.optimizers import RowAdagrad, describe_groups, make_optimizer
+from ownbert.train.optimizers import RowAdagrad, describe_groups, make_optimizer
 from ownbert.train.step import step
 from ownbert.train.training_settings import Optim
 from support.floats import assert_close

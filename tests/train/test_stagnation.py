@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.train.watch.stagnation import ENOUGH_STEPS, ENOUGH_TOKENS, diagnose_stagnation
+from ownbert.train.loop import ENOUGH_STEPS, ENOUGH_TOKENS, diagnose_stagnation
 
 
 def run(

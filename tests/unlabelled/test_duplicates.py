@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import ownbert
-from ownbert.unlabelled.near import HASHES, normalised, signatures
+from ownbert.unlabelled.duplicates import HASHES, normalised, signatures
 from support.cli import refusal, run_cli
 from support.tiny import made
 

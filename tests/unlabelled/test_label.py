@@ -17,13 +17,14 @@ from ownbert.pages import cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.label_studio import read_export
 from ownbert.tasks.rows import Row
-from ownbert.unlabelled.fit_report import label_errors, worth_of_labels
 from ownbert.unlabelled.label import (
     choose,
     count_for_rare,
+    label_errors,
     rare_labels,
     uncertainty,
     uncertainty_of_sets,
+    worth_of_labels,
 )
 from support import tiny
 from support.cli import run_cli

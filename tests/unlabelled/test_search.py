@@ -11,7 +11,7 @@ import pytest
 from ownbert import Embedder, Index, InputError, build_index
 from ownbert.train.watch.metric_names import decimals
 from ownbert.unlabelled.index import K1, B, WordIndex, _fused, write_word_index
-from ownbert.unlabelled.word_counts import WordCounts
+from ownbert.unlabelled.index_files import WordCounts
 from support.cli import printed_rows, refusal, run_cli
 
 TEXTS = [f"red{i % 12} w{i} green{i % 7} w{3 * i % 31} blue{i % 5} 9" for i in range(60)]
@@ -70,7 +70,7 @@ def test_bytes_agree_with_floats(built: Path, pretrained: Path, tmp_path: Path):
 
 def test_blocks_find_what_one_matrix_finds(built: Path, monkeypatch: pytest.MonkeyPatch):
     whole = Index(built).search(TEXTS[:5], top_k=8, by="vectors")
-    monkeypatch.setattr("ownbert.unlabelled.vectors._ROWS", 7)
+    monkeypatch.setattr("ownbert.unlabelled.index_files._ROWS", 7)
     assert [[hit["row"] for hit in hits] for hits in whole] == [
         [hit["row"] for hit in hits]
         for hits in Index(built).search(TEXTS[:5], top_k=8, by="vectors")
@@ -80,7 +80,7 @@ def test_blocks_find_what_one_matrix_finds(built: Path, monkeypatch: pytest.Monk
 def test_cells_find_most_of_what_all_vectors_find(
     pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.unlabelled.vectors._SEARCHED", 4)
+    monkeypatch.setattr("ownbert.unlabelled.index_files._SEARCHED", 4)
     built = []
     for form, approximate in (("float16", False), ("float16", True), ("int8", True)):
         folder = tmp_path / f"{form}-{approximate}"
@@ -99,7 +99,7 @@ def test_cells_find_most_of_what_all_vectors_find(
 @pytest.mark.parametrize("entries", [1 << 21, 3])
 def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also where counts and weights are read in several parts."""
-    for module in ("word_counts", "index"):
+    for module in ("index_files", "index"):
         monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", entries)
     counted = WordCounts(tmp_path / "counts")
     counted.add(["a b b", "a c"])
@@ -122,7 +122,7 @@ def test_words_are_weighted_by_bm25(entries: int, tmp_path: Path, monkeypatch: p
 
 def test_memory_does_not_grow_with_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """But for two numbers per text."""
-    for module in ("word_counts", "index"):
+    for module in ("index_files", "index"):
         monkeypatch.setattr(f"ownbert.unlabelled.{module}.ENTRIES", 8_000)
     draw, peaks = np.random.default_rng(0), []
     for blocks in (4, 16):

@@ -44,8 +44,8 @@ def test_topics_are_the_classes_of_easy_texts(pretrained: Path, dated: Path):
 
 
 def test_words_of_a_topic_are_those_that_others_lack(tmp_path: Path):
+    from ownbert.unlabelled.index_files import WordCounts
     from ownbert.unlabelled.topics import _texts_with_words, _weights
-    from ownbert.unlabelled.word_counts import WordCounts
 
     counted = WordCounts(tmp_path / "counts")
     counted.add(["the ship sails .", "the ship sinks .", "the album sells .", "the album plays ."])
@@ -86,8 +86,8 @@ def test_topics_of_texts_without_words_have_names(pretrained: Path):
 
 
 def test_words_of_one_text_name_a_topic_that_has_no_others(tmp_path: Path):
+    from ownbert.unlabelled.index_files import WordCounts
     from ownbert.unlabelled.topics import _texts_with_words, _weights
-    from ownbert.unlabelled.word_counts import WordCounts
 
     counted = WordCounts(tmp_path / "counts")
     counted.add(["the ship sails", "the album sells", "the album plays"])

@@ -13,8 +13,7 @@ from ownbert.exceptions import InputError
 from ownbert.inspect.explain.blend_words import contributions
 from ownbert.views import LINEAR
 from ownbert.views.blending import from_scores
-from ownbert.views.linear_models import Targets, fit_linear, log_softmax
-from ownbert.views.linear_view import LinearView
+from ownbert.views.linear_models import LinearView, Targets, fit_linear, log_softmax
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts
 

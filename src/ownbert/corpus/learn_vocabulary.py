@@ -19,9 +19,9 @@ from ownbert.files.json_files import write_json
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace
-from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece, without_long_words
 from ownbert.text.vocabulary_report import (
     REPORT,

@@ -39,8 +39,8 @@ from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.files.writing import checksum
 from ownbert.tables.texts_or_files import corpus_files
-from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES
 from ownbert.text.vocabulary_report import proposed_sentence_ends
 
 _SIZE = whole(0, 1 << 50)

@@ -16,8 +16,7 @@ from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokeniz
 from ownbert.checkpoint.model_files import weights_checksums, without_agreement
 from ownbert.checks import between, known
 from ownbert.exceptions import InputError, in_short
-from ownbert.exporting.export_card import name_of, write_export_card
-from ownbert.exporting.formats import FORMATS, Format
+from ownbert.exporting.formats import FORMATS, Format, name_of, write_export_card
 from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity, compare, sequences_of
 from ownbert.files.folders import refuse_foreign, writing
@@ -34,7 +33,7 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead, TokenHead
 from ownbert.run.new_folder import complete_folder, refuse_taken
-from ownbert.text.folder.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 
 @in_float32

@@ -25,8 +25,8 @@ from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.task import NoTaskHead, Task, task_of
 from ownbert.tasks.text_input import TextInputBuilder, UnknownWords, join
-from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import has_tokenizer
 
 # Maximum number of compared texts, and of tokens per text.
 MOST_TEXTS, MOST_TOKENS = 256, 1024

@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families.mapping.calls import CROSSING, Calls, encoder_arguments
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import (
+    CROSSING,
+    ArchitectureSpec,
+    Calls,
+    Family,
+    encoder_arguments,
+)
 from ownbert.families.mapping.weight_map import Drop, Fuse, Make, Rename, Rule, Tie, WeightMap
 
 if TYPE_CHECKING:

@@ -11,8 +11,13 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled
 from ownbert.exceptions import InputError, in_short
 from ownbert.families.bert import ENCODER_ONLY, SPAN, TOKENS, label_rules
-from ownbert.families.mapping.calls import Calls, encoder_arguments
-from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
+from ownbert.families.mapping.family import (
+    ArchitectureSpec,
+    Calls,
+    Family,
+    activation_of,
+    encoder_arguments,
+)
 from ownbert.families.mapping.weight_map import (
     Drop,
     Fuse,

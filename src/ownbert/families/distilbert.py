@@ -14,8 +14,7 @@ from ownbert.families.bert import (
     embedding_rules,
     label_rules,
 )
-from ownbert.families.mapping.calls import Calls, encoder_arguments
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import ArchitectureSpec, Calls, Family, encoder_arguments
 from ownbert.families.mapping.weight_map import Fuse, Rename, Tie, WeightMap
 
 _LAYER = "distilbert.transformer.layer.{i}."

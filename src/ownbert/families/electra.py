@@ -15,8 +15,7 @@ from ownbert.families.bert import (
     encoder_rules,
     label_rules,
 )
-from ownbert.families.mapping.calls import Calls, encoder_arguments
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import ArchitectureSpec, Calls, Family, encoder_arguments
 from ownbert.families.mapping.weight_map import Rename, Tie, WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")

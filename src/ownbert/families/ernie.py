@@ -13,8 +13,7 @@ from ownbert.families.bert import (
     bert_architectures,
     bert_rules,
 )
-from ownbert.families.mapping.calls import CROSSING, Calls, encoder_arguments
-from ownbert.families.mapping.family import Family
+from ownbert.families.mapping.family import CROSSING, Calls, Family, encoder_arguments
 from ownbert.families.mapping.weight_map import Rename, WeightMap
 
 

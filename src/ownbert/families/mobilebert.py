@@ -17,8 +17,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.mapping.calls import Calls, Kinds, encoder_arguments
-from ownbert.families.mapping.family import Family
+from ownbert.families.mapping.family import Calls, Family, Kinds, encoder_arguments
 from ownbert.families.mapping.weight_map import Fuse, Make, Rename, Rule, WeightMap, constant
 
 _BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."

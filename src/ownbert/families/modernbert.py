@@ -9,8 +9,15 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
-from ownbert.families.mapping.calls import LAST, Calls, Kinds, labels_of
-from ownbert.families.mapping.family import ArchitectureSpec, Family, activation_of
+from ownbert.families.mapping.family import (
+    LAST,
+    ArchitectureSpec,
+    Calls,
+    Family,
+    Kinds,
+    activation_of,
+    labels_of,
+)
 from ownbert.families.mapping.weight_map import Rename, Rule, Tie, WeightMap
 
 _LAYER, _BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."

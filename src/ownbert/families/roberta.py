@@ -16,8 +16,14 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.mapping.calls import CROSSING, Calls, Kinds, encoder_arguments
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import (
+    CROSSING,
+    ArchitectureSpec,
+    Calls,
+    Family,
+    Kinds,
+    encoder_arguments,
+)
 from ownbert.families.mapping.weight_map import Rename, Rule, WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")

@@ -9,9 +9,14 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.mapping.calls import Calls, encoder_arguments
 from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
-from ownbert.families.mapping.family import ArchitectureSpec, Family, require_expressed
+from ownbert.families.mapping.family import (
+    ArchitectureSpec,
+    Calls,
+    Family,
+    encoder_arguments,
+    require_expressed,
+)
 from ownbert.families.mapping.weight_map import Fuse, Rename, Rule, Tie, WeightMap, written_out
 
 MODEL_TYPE = "t5"

@@ -7,8 +7,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
-from ownbert.families.mapping.calls import Calls, Kinds
-from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family
+from ownbert.families.mapping.family import OWN, ArchitectureSpec, Calls, Family, Kinds
 from ownbert.families.mapping.weight_map import Fuse, Rename, Reshape, Rule, WeightMap
 
 CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)

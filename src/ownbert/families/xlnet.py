@@ -8,8 +8,7 @@ from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
-from ownbert.families.mapping.calls import LAST, Calls, Kinds, labels_of
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import LAST, ArchitectureSpec, Calls, Family, Kinds, labels_of
 from ownbert.families.mapping.weight_map import Heads, Rename, Reshape, Rule, Tie, WeightMap
 
 _LAYER, _BLOCK = "transformer.layer.{i}.", "encoder.blocks.{i}."

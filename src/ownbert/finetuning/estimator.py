@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, save
+from ownbert.corpus.learn_vocabulary import learn_vocabulary
+from ownbert.corpus.store import prepare
 from ownbert.exceptions import InputError, explaining_memory, needing
 from ownbert.files.input_files import refuse_same
 from ownbert.finetuning.arrays import (
@@ -26,13 +28,14 @@ from ownbert.finetuning.arrays import (
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.start.pretrained_on_texts import network_of
 from ownbert.hub import model_folder
 from ownbert.inference.engines import Compute
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
 from ownbert.nn.default_dtype import in_float32
+from ownbert.pretraining.pretrain_recipe import LONG
+from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
@@ -40,17 +43,20 @@ from ownbert.tasks.related_rows import clusters_of, row_key
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead, Task
 from ownbert.train.job import Interrupted
+from ownbert.views.tokens import text_kind
 
+# Types of labels that a folder keeps, by NumPy's kinds of dtypes; other labels are texts there.
+_LABEL_TYPES = {"b": "bool", "i": "int", "u": "int", "f": "float"}
+# With 3,000 questions of banking77 on one core, 100 steps take 7 seconds and raise the accuracy
+# from .65 to .80; 400 steps take a minute longer and give .83. TF-IDF gives .74.
+_STEPS, _TOKENS = 100, 2048
+_FEW = 100
 with needing("this needs scikit-learn: pip install 'ownbert[eval]'"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.model_selection import train_test_split
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d
-
-
-# Types of labels that a folder keeps, by NumPy's kinds of dtypes; other labels are texts there.
-_LABEL_TYPES = {"b": "bool", "i": "int", "u": "int", "f": "float"}
 
 
 # scikit-learn requires that __init__ only stores the parameters, as that of a dataclass does.
@@ -498,3 +504,28 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def network_of(texts: Sequence[str], folder: Path, recipe: FinetuneRecipe) -> Path:
+    """Learn a vocabulary and pretrain a tiny network; the result is deterministic."""
+    network = folder / "network"
+    kind = "blank" if text_kind(texts) == "ids" else "wordpiece"
+    # With few texts, keep every character.
+    least = 1 if len(texts) < _FEW else None
+    learn_vocabulary(list(texts), network, kind=kind, min_count=least)
+    store = prepare(list(texts), folder / "tokens", tokenizer=network)
+    longest = recipe.data.max_length
+    pretrain(
+        folder / "tokens",
+        network,
+        size="tiny",
+        max_steps=_STEPS,
+        max_length=longest,
+        batch_tokens=max(longest or LONG, min(_TOKENS, len(store.tokens))),
+        precision=recipe.run.precision,
+        device=recipe.run.device,
+        seed=recipe.seed,
+        quiet=True,
+        with_card=False,
+    )
+    return network

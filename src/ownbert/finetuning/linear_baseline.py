@@ -20,8 +20,7 @@ from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import OutOfTime, check_time, time_limit
 from ownbert.train.watch.metric_names import LOWER, shown_name
 from ownbert.views.blending import from_scores
-from ownbert.views.linear_models import Targets, fit_linear
-from ownbert.views.linear_view import LinearView
+from ownbert.views.linear_models import LinearView, Targets, fit_linear
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import NgramView, Texts
 

@@ -20,10 +20,8 @@ from ownbert.corpus.sparse import Matrix
 from ownbert.exceptions import InputError
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.linear_start import inputs_of_head
-from ownbert.finetuning.start.repeated_tokens import repeated_share
 from ownbert.finetuning.start.task_weights import make_model
-from ownbert.finetuning.start.token_codes import can_hold_codes
-from ownbert.finetuning.start.token_pairs import can_hold_pairs
+from ownbert.finetuning.start.token_pairs import can_hold_codes, can_hold_pairs, repeated_share
 from ownbert.finetuning.start.token_scores import (
     TokenScores,
     can_hold_scores,

@@ -22,12 +22,12 @@ from ownbert.views.linear_models import (
     HINGE_STRENGTHS,
     STRENGTHS,
     LinearModel,
+    LinearView,
     Targets,
     centre_and_scale,
     fit_linear,
     log_softmax,
 )
-from ownbert.views.linear_view import LinearView
 from ownbert.views.view_features import FEWEST_TEXTS, VIEWS, Texts, texts_with, unit_rows
 
 # Naive Bayes weights help with few labels; with many they took minutes and were no better.

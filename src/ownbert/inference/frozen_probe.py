@@ -15,8 +15,7 @@ from ownbert.run.file_names import ENCODER as ENCODER
 from ownbert.run.packed_encoder import PackedEncoder
 from ownbert.time_limit import check_time
 from ownbert.views import PROBE
-from ownbert.views.linear_models import LinearModel
-from ownbert.views.linear_view import reading_linear, save_linear
+from ownbert.views.linear_models import LinearModel, reading_linear, save_linear
 
 # Words per piece of a long text, length from which words imply a script without spaces, and the
 # maximum number of pieces.

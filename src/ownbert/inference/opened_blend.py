@@ -21,7 +21,7 @@ from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import check_time, clock_seconds
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, rows_without_features
-from ownbert.views.linear_view import LinearView
+from ownbert.views.linear_models import LinearView
 
 # Rows between checks of the time limit, in ``score_all`` and in ``score_until``.
 _BLOCK, _SMALL_BLOCK = 512, 64

@@ -43,8 +43,8 @@ from ownbert.nn.layers import NoNorm
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.undrawn import shapes_alone
-from ownbert.text.folder.tokenizer_folder import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import has_tokenizer
 
 _GATES = {
     "last": "last: the last layer times its gate, by squeeze and excitation over all layers",

@@ -27,7 +27,7 @@ from ownbert.language import translated
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.views.linear_view import LinearView
+from ownbert.views.linear_models import LinearView
 from ownbert.views.view_features import Texts
 
 # Minimum rows of a reported group, and by how many standard errors its error rate must exceed the

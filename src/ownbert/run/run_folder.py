@@ -16,8 +16,8 @@ from ownbert.files.writing import make_folder
 from ownbert.language.messages import Option
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE, REPORT
 from ownbert.settings import resolve, settings_of
-from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.train.state_files import (
     STATES,
     SavedState,

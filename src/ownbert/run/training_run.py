@@ -19,7 +19,7 @@ from ownbert.train.device import pick_device
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.loop import train
-from ownbert.train.optim.optimizers import describe_groups, make_optimizer
+from ownbert.train.optimizers import describe_groups, make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.training_settings import Run
 from ownbert.train.watch.callbacks import Callbacks

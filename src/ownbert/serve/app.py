@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from ownbert import __version__
 from ownbert.serve.api import collection_api, huggingface_api, native_api, openai_api, tei_api
-from ownbert.serve.api.refusals import Refusal
+from ownbert.serve.api.exchange import Refusal
 from ownbert.serve.gate import Gate, error_response
 from ownbert.serve.service import Service
 

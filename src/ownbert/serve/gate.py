@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ownbert.serve.api.refusals import Refusal, bad_field, too_large
+from ownbert.serve.api.exchange import Refusal, bad_field, too_large
 from ownbert.serve.service import Service, Usage
 
 Scope = MutableMapping[str, Any]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ownbert.exceptions import InputError, is_out_of_memory
-from ownbert.serve.api.refusals import Refusal, bad_field
+from ownbert.serve.api.exchange import Refusal, bad_field
 
 # Computes the results of several items, in order.
 Compute = Callable[[list[Any]], Sequence[Any]]

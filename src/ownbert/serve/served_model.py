@@ -21,18 +21,16 @@ from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
 from ownbert.inspect.internals.attention_weights import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
-from ownbert.serve.api.refusals import Refusal, bad_field, too_large
+from ownbert.serve.api.exchange import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts
 from ownbert.tasks.kinds import task_kinds
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.tag import TaggedSentence, tagged_words
 from ownbert.tasks.task import NoTaskHead
 from ownbert.unlabelled.duplicates import Duplicates, duplicates
-from ownbert.unlabelled.fit_report import read_report
 from ownbert.unlabelled.index import Index, is_index
-from ownbert.unlabelled.label import chosen_rows, gives_labels
-from ownbert.unlabelled.topic_list import Topics
-from ownbert.unlabelled.topics import topics
+from ownbert.unlabelled.label import chosen_rows, gives_labels, read_report
+from ownbert.unlabelled.topics import Topics, topics
 
 # Names of tasks in Transformers pipelines and on the hub.
 _PIPELINES = {

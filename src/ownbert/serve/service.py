@@ -19,7 +19,7 @@ from ownbert.exceptions import InputError
 from ownbert.inference.embedding_outputs import shortened
 from ownbert.inference.score import ScoredText
 from ownbert.serve.api.attention_api import AttentionQuery
-from ownbert.serve.api.refusals import Refusal, bad_field, too_large
+from ownbert.serve.api.exchange import Refusal, bad_field, too_large
 from ownbert.serve.connections import Bounds
 from ownbert.serve.prometheus import Metrics
 from ownbert.serve.scheduler import QueuedRequest, Scheduler, Turns

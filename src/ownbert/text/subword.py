@@ -1,24 +1,30 @@
-"""Byte-level BPE (RoBERTa) and SentencePiece models (XLM-R, CamemBERT, ALBERT, DeBERTa).
+"""Subword tokenizers built from components of the ``tokenizers`` library (byte-level BPE,
+SentencePiece), and SentencePiece's .model files, read without its library.
 
-Built from components of the ``tokenizers`` library, with the same ids as Transformers' fast
-tokenizers from the same files. ``ownbert.text.folder.build`` adds special tokens and
-post-processors.
+Such a file is a protocol buffer (``ModelProto`` of google/sentencepiece,
+``sentencepiece_model.proto``).
 """
 
+import os
+import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ownbert.text.folder.sentencepiece import BPE, CONTROL, USER_DEFINED, SentencePieceModel
+from ownbert.exceptions import InputError
+from ownbert.files.text_files import refuse_unreadable
+from ownbert.protobuf import Reader
 from ownbert.text.styles import ALBERT, CAMEMBERT, DEBERTA, XLM_ROBERTA, XLNET, Style
 
 if TYPE_CHECKING:
     import tokenizers
     from tokenizers import normalizers
 
+
 SPACE = "▁"
 # Penalty for pieces such as "9,", so that "9" and "," are preferred, as in ALBERT's code.
 DIGIT_COMMA_PENALTY = 100.0
-
 # First tokens of fairseq's dictionaries, and the number of the model's pieces that they replace.
 _FAIRSEQ_FIRST: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
     XLM_ROBERTA.name: ((("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)), 3),
@@ -34,6 +40,9 @@ _FAIRSEQ_FIRST: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
     ),
 }
 _FAIRSEQ_UNK = 3
+UNIGRAM, BPE = 1, 2
+CONTROL, USER_DEFINED = 3, 4
+MODEL_TYPES = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
 
 
 def bpe_backend(
@@ -72,6 +81,33 @@ def with_prefix_space(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer"
     if isinstance(copy.pre_tokenizer, pre_tokenizers.ByteLevel):
         copy.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     return copy
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An entry of the vocabulary: its score is a log-probability, or for BPE the priority, and its
+    kind the type in the protocol buffer, such as ``CONTROL``."""
+
+    text: str
+    score: float
+    kind: int
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """The content of a .model file.
+
+    Args:
+        pieces: pieces in the order of their ids.
+        model_type: ``UNIGRAM`` or ``BPE``.
+        charsmap: compiled character map of the normaliser; empty if there is none.
+    """
+
+    pieces: tuple[Piece, ...]
+    model_type: int
+    unk_id: int
+    unk_piece: str
+    charsmap: bytes
 
 
 def pieces_backend(
@@ -168,3 +204,63 @@ def _normalizer(
     else:
         steps, space = [*charsmap, normalizers.Strip(left=False, right=True)], SPACE
     return normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), space)])
+
+
+def read_model(path: str | os.PathLike[str]) -> SentencePieceModel:
+    """Read a .model file.
+
+    Raises:
+        InputError: the file is missing, damaged, empty or not a supported model.
+    """
+    source = Path(path)
+    refuse_unreadable(source)
+    try:
+        model = _model(source.read_bytes())
+    except (ValueError, IndexError, struct.error, TypeError) as error:
+        raise InputError("{source} is damaged or not a SentencePiece model", source) from error
+    if not model.pieces:
+        raise InputError("{source} is not a SentencePiece model: it contains no pieces", source)
+    if model.model_type not in (UNIGRAM, BPE):
+        kind = MODEL_TYPES.get(model.model_type, str(model.model_type))
+        raise InputError(
+            "{source} is a SentencePiece model of type {kind}, not Unigram or BPE", source, kind
+        )
+    return model
+
+
+def _model(data: bytes) -> SentencePieceModel:
+    pieces = []
+    trainer: dict[int, int | bytes] = {}
+    normalizer: dict[int, int | bytes] = {}
+    for field, value in Reader(data).fields():
+        if field == 1:
+            pieces.append(_piece(_as_bytes(value)))
+        elif field == 2:
+            trainer |= dict(Reader(_as_bytes(value)).fields())
+        elif field == 3:
+            normalizer |= dict(Reader(_as_bytes(value)).fields())
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        model_type=_as_number(trainer.get(3, UNIGRAM)),
+        unk_id=_as_number(trainer.get(40, 0)),
+        unk_piece=_as_bytes(trainer.get(45, b"<unk>")).decode("utf-8"),
+        charsmap=_as_bytes(normalizer.get(2, b"")),
+    )
+
+
+def _piece(data: bytes) -> Piece:
+    values = dict(Reader(data).fields())
+    (score,) = struct.unpack("<f", _as_bytes(values.get(2, bytes(4))))
+    return Piece(_as_bytes(values.get(1, b"")).decode("utf-8"), score, _as_number(values.get(3, 1)))
+
+
+def _as_bytes(value: int | bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError("bytes expected")
+    return value
+
+
+def _as_number(value: int | bytes) -> int:
+    if not isinstance(value, int):
+        raise TypeError("number expected")
+    return value - (1 << 64) if value >> 63 else value

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
-from ownbert.text.folder.build import register, set_post_processor, special_tokens
-from ownbert.text.folder.tokenizer_folder import (
+from ownbert.text.build import register, set_post_processor, special_tokens
+from ownbert.text.input_format import InputFormat
+from ownbert.text.styles import ROBERTA
+from ownbert.text.text_parts import PART, parts_of, places_to_cut, together
+from ownbert.text.tokenizer_folder import (
     TokenizerFolder,
     kind_of,
     never_split_of,
@@ -23,9 +26,6 @@ from ownbert.text.folder.tokenizer_folder import (
     vocabulary_of,
     write_folder,
 )
-from ownbert.text.input_format import InputFormat
-from ownbert.text.styles import ROBERTA
-from ownbert.text.text_parts import PART, parts_of, places_to_cut, together
 from ownbert.time_limit import check_wanted
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Load a tokenizer from tokenizer.json or a family's own files.
 
-        For these files see ``text/folder/tokenizer_folder.py``.
+        For these files see ``text/tokenizer_folder.py``.
 
         Args:
             folder: folder of the tokenizer.

@@ -18,8 +18,7 @@ from torch import Tensor
 from ownbert import checkpoint
 from ownbert.exceptions import InputError, in_short
 from ownbert.families import all_families
-from ownbert.families.mapping.calls import Calls
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import ArchitectureSpec, Calls, Family
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model, Outputs

@@ -15,16 +15,16 @@ from ownbert.checks import known, maybe, number
 from ownbert.exceptions import InputError, in_short
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 from ownbert.text.bert_rules import wordpiece_backend
-from ownbert.text.folder.tokenizer_config import CONFIG_KEYS
-from ownbert.text.folder.tokenizer_folder import (
+from ownbert.text.build import CONFIG_KEYS
+from ownbert.text.styles import BERT, CLASSES, ROBERTA, SPECIAL_NAMES, WITH_TYPES
+from ownbert.text.subword import with_prefix_space
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import (
     TOKENIZER,
     TokenizerFolder,
     never_split_of,
     read_vocabulary,
 )
-from ownbert.text.styles import BERT, CLASSES, ROBERTA, SPECIAL_NAMES, WITH_TYPES
-from ownbert.text.subword import with_prefix_space
-from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformers.tokenizer_call import (
     AUTO_TOKENIZER,
     NO_LIMIT,

@@ -7,8 +7,8 @@ from pathlib import Path
 from ownbert.corpus.learn_vocabulary import learn_tokenizer
 from ownbert.files.writing import remove_empty
 from ownbert.run.file_names import SOURCE as SOURCE
-from ownbert.text.folder.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
 from ownbert.translation.translation_pairs import Pairs
 from ownbert.translation.translation_recipe import Vocabulary
 

@@ -28,10 +28,19 @@ from ownbert.inference.vector_files import Record, RowVectors, as_inputs, record
 from ownbert.run.new_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items
-from ownbert.unlabelled.number_rows import number_rows, vectors_of
-from ownbert.unlabelled.row_file import RowFile, row_writer
-from ownbert.unlabelled.vectors import FORMS, VECTOR_FILES, VectorFile, opened_array, write_vectors
-from ownbert.unlabelled.word_counts import ENTRIES, WordCounts
+from ownbert.unlabelled.index_files import (
+    ENTRIES,
+    FORMS,
+    VECTOR_FILES,
+    RowFile,
+    VectorFile,
+    WordCounts,
+    number_rows,
+    opened_array,
+    row_writer,
+    vectors_of,
+    write_vectors,
+)
 from ownbert.views.tokens import KINDS, splitter
 
 INDEX, ROWS = "index.json", "rows.arrow"

@@ -1,4 +1,6 @@
-"""Selects texts to label next, and labels to check, with a trained model."""
+"""Selects texts to label next, and labels to check, with a trained model and the report of its
+``fit``: likely label errors, and gains from more labels.
+"""
 
 import contextlib
 import heapq
@@ -12,10 +14,12 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.checkpoint import CONFIG
-from ownbert.checks import between
+from ownbert.checks import between, list_of, maybe, number, record, text, whole
 from ownbert.corpus.documents import find_files
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import refuse_same
+from ownbert.files.json_files import read_json
+from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.fitting.rows.unlabelled_texts import Corpus
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.embedding_outputs import of_length_one
@@ -24,6 +28,8 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.language import translated
+from ownbert.pages import cleaned
+from ownbert.run.file_names import REPORT
 from ownbert.tables.label_studio import ENDING, write_tasks
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.tasks.batched_forward import blocks
@@ -31,7 +37,6 @@ from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.related_rows import text_key
 from ownbert.tasks.rows import Row
-from ownbert.unlabelled.fit_report import label_errors, read_report, worth_of_labels
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts
 
@@ -39,6 +44,30 @@ _ROWS = 512  # predicted at a time
 # The reason is "undecided" if the margin between the two most probable labels is below the first
 # value, and "does not fit any label" if their sum is below the second.
 _UNDECIDED, _NO_LABEL = 0.5, 0.6
+# Texts are selected from POOL_FACTOR times as many of the most uncertain ones. With fewer training
+# rows per label than FEW, uncertain texts are mostly outliers, and macro-F1 fell far below that of
+# random selection (docs/labelling.md); texts are then selected from SAMPLE random ones.
+POOL_FACTOR, FEW, SAMPLE = 10, 10, 5000
+# A label is rare if it has less than this share of the mean number of training rows; maximum share
+# of texts selected for rare labels.
+_RARE, _MOST_RARE = 0.5, 0.5
+# A learning curve is flat if doubling the rows gains less than this.
+_FLAT = 0.01
+_index, _finite = whole(0, limits.COUNT), maybe(number(-1e9, 1e9))
+_ERROR = {"text": text, "place": text, "given": _index, "suggested": _index, "score": _finite}
+_CURVE = {
+    "at": list_of(number(1, limits.COUNT)),
+    "reason": text,
+    **dict.fromkeys(("limit", "slope", "exponent"), _finite),
+}
+_CHECK = record(
+    {
+        "labels": list_of(text),
+        "train_counts": list_of(_index),
+        "label_errors": list_of(record(_ERROR, required=tuple(_ERROR))),
+        "learning_curve": maybe(record(_CURVE, required=tuple(_CURVE))),
+    }
+)
 
 
 class _Candidate(NamedTuple):
@@ -338,15 +367,6 @@ def _writer(path: str | Path | None) -> Iterator[Callable[[Sequence[dict[str, An
             yield lambda rows: writer.fill([rows], list) if rows else None
 
 
-# Texts are selected from POOL_FACTOR times as many of the most uncertain ones. With fewer training
-# rows per label than FEW, uncertain texts are mostly outliers, and macro-F1 fell far below that of
-# random selection (docs/labelling.md); texts are then selected from SAMPLE random ones.
-POOL_FACTOR, FEW, SAMPLE = 10, 10, 5000
-# A label is rare if it has less than this share of the mean number of training rows; maximum share
-# of texts selected for rare labels.
-_RARE, _MOST_RARE = 0.5, 0.5
-
-
 def uncertainty(probabilities: np.ndarray) -> np.ndarray:
     """(N) 1 minus the margin between the two most probable labels.
 
@@ -419,3 +439,66 @@ def count_for_rare(counts: np.ndarray, count: int) -> int:
     """How many of ``count`` texts are selected for rare labels: as many as these labels lack."""
     lacking = np.ceil(_RARE * counts.mean() - counts[rare_labels(counts)]).sum()
     return int(min(lacking, _MOST_RARE * count))
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """Read the report of a folder; empty if it has none, as ``finetune`` folders.
+
+    Raises:
+        InputError: the report is damaged.
+    """
+    return read_json(folder / REPORT, missing={}, check=_CHECK)
+
+
+def label_errors(report: dict[str, Any], known: Sequence[Row]) -> list[dict[str, Any]]:
+    """The likely label errors as output rows, most certain first.
+
+    Args:
+        report: report of ``fit``.
+        known: the training rows; without them output rows only have locations. Rows of other files
+            are left out.
+
+    Raises:
+        InputError: the report has no label errors section.
+    """
+    if "label_errors" not in report:
+        raise InputError("likely label errors are in the {report} that ownbert fit writes", REPORT)
+    rows: list[dict[str, Any]] = []
+    # Texts of the same beginning are distinguished by their places: "line 7", earlier "row 7".
+    whole_texts: dict[Any, str] = {}
+    for one in known:
+        start = cleaned(one.texts[0], SHOWN_TEXT)
+        whole_texts[start] = whole_texts[start, str(one.line)] = one.texts[0]
+    for each in report["label_errors"]:
+        names = dict(enumerate(report.get("labels", [])))
+        given, suggested = (names.get(each[k], str(each[k])) for k in ("given", "suggested"))
+        row = {"given": given, "suggested": suggested, "score": each["score"]}
+        start = each["text"]
+        if start in whole_texts:
+            of_row = whole_texts.get((start, each["place"].rpartition(" ")[2]), whole_texts[start])
+            rows.append({"text": of_row, "label": "", **row})
+        elif not known:
+            rows.append({"place": each["place"], **row})
+    return rows
+
+
+def worth_of_labels(report: dict[str, Any], count: int) -> str:
+    """The expected gain of ``count`` more labels, from the report's learning curve."""
+    curve = report.get("learning_curve") or {"at": [], "reason": "the report has no learning curve"}
+    if curve["reason"] or None in (curve["slope"], curve["exponent"]) or not curve["at"]:
+        reason = translated(curve["reason"])
+        return f"the gain from {count:,} more labels is unknown: {reason}"
+    rows, slope, exponent = curve["at"][-1], curve["slope"], curve["exponent"]
+
+    def gain(further: float) -> float:
+        return slope * (rows**-exponent - (rows + further) ** -exponent)
+
+    if gain(rows) < _FLAT:
+        return (
+            f"the curve is flat: {count:,} more labels would gain about {gain(count):+.3f}, "
+            f"twice as many {gain(rows):+.3f}"
+        )
+    return (
+        f"{count:,} more labels would gain about {gain(count):+.3f}, twice as many "
+        f"{gain(rows):+.3f}"
+    )

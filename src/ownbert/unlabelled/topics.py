@@ -8,6 +8,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.checks import between
 from ownbert.corpus.sparse import sparse
-from ownbert.exceptions import InputError, needing, percent
+from ownbert.exceptions import InputError, fields_repr, needing, percent
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import made_for
@@ -33,10 +34,7 @@ from ownbert.pages import cleaned, page
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
 from ownbert.tasks.batched_forward import blocks
-from ownbert.unlabelled.number_rows import number_rows, vectors_of
-from ownbert.unlabelled.row_file import RowFile, row_writer
-from ownbert.unlabelled.topic_list import Topic, Topics
-from ownbert.unlabelled.word_counts import WordCounts
+from ownbert.unlabelled.index_files import RowFile, WordCounts, number_rows, row_writer, vectors_of
 
 # Numbers of topics to compare by default, and number of vectors for the comparison.
 _COUNTS, _COMPARED = (2, 3, 4, 5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000
@@ -54,6 +52,55 @@ _DATE = re.compile(
     r"(\d{4})(?:[-/.年]?(0[1-9]|1[0-2])"
     r"(?:[-/.月]?(0[1-9]|[12]\d|3[01])(?!\d)|(?![-/.月]?\d))|(?![-/.年]?\d))"
 )
+_TEXT, _WORD = 320, 40  # characters
+_WIDTH, _HEIGHT = 140, 18  # pixels of a curve
+_NAME, _TEXT_SHOWN = 4, 40  # words; characters of a text
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Similar texts.
+
+    Args:
+        words: most distinctive words, most distinctive first.
+        size: number of texts.
+        typical: indices and texts nearest to the centre.
+        over_time: number of texts in each period.
+    """
+
+    words: list[str]
+    size: int
+    typical: list[tuple[int, str]] = field(default_factory=list)
+    over_time: list[int] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
+
+    @property
+    def name(self) -> str:
+        """The first words, or the start of the most typical text if there are no words."""
+        text = self.typical[0][1][:_TEXT_SHOWN].strip() if self.typical else ""
+        return ", ".join(self.words[:_NAME]) or text or "-"
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of texts, largest first.
+
+    Args:
+        topics: C topics.
+        of_text: (N) index of the topic of each text.
+        similarity: (N) cosine of each text with the centre of its topic.
+        periods: names of the periods in order; empty without dates.
+    """
+
+    topics: list[Topic]
+    of_text: np.ndarray
+    similarity: np.ndarray
+    periods: list[str]
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 @reads_encoding
@@ -303,10 +350,6 @@ def _periods(dates: Sequence[tuple[str, ...]]) -> list[str | None]:
     )
     few = (periods for periods in candidates if len(set(periods)) <= _MOST_PERIODS)
     return next(few, [date[0] if date else None for date in dates])
-
-
-_TEXT, _WORD = 320, 40  # characters
-_WIDTH, _HEIGHT = 140, 18  # pixels of a curve
 
 
 def as_page(topics: Topics) -> str:

@@ -14,7 +14,7 @@ from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.blend_words import LinearShares, contributions
 from ownbert.inspect.explain.explain import METHOD
-from ownbert.serve.api.refusals import Refusal
+from ownbert.serve.api.exchange import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
@@ -177,7 +177,7 @@ def test_fit_view_gives_a_model_of_the_first_fold(topics: Path, tmp_path: Path):
     unlabelled = Texts(rows.texts() * 2, "ids")  # no words are rare
     given = (labelled, labelled, unlabelled, tmp_path / "members" / "tfidf")
     scores, _ = fit_view("tfidf", rows, *given, first=first)
-    from ownbert.views.linear_view import LinearView
+    from ownbert.views.linear_models import LinearView
 
     held = rows.folds[0][1]
     own = LinearView.load(first).scores([rows.rows[i].texts for i in held])

@@ -1,6 +1,6 @@
 """A family: the weight map, heads and config keys of a kind of checkpoint."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -9,7 +9,6 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import MOST_LABELS, HeadSpec
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.mapping.calls import Calls
 from ownbert.families.mapping.weight_map import WeightMap
 
 # Key for position types that Transformers does not have.
@@ -18,6 +17,17 @@ POSITIONS = "ownbert_position_embedding_type"
 OWN = "ownbert-"
 # OwnBERT's keys for fields that no family has a key for. Transformers cannot compute such models.
 OWN_FIELDS = {"layer_gate": "ownbert_layer_gate", "attention_blur": "ownbert_attention_blur"}
+# Kinds of the heads of a class.
+Kinds = tuple[str, ...]
+LAST = ("output_attentions", "output_hidden_states", "return_dict")
+# Classes that accept an encoder's output although they are not decoders.
+CROSSING: tuple[Kinds, ...] = ((), ("mlm",))
+_LABELS: dict[Kinds, tuple[str, ...]] = {
+    (): (),
+    ("mlm", "nsp"): ("labels", "next_sentence_label"),
+    ("mlm", "sop"): ("labels", "sentence_order_label"),
+    ("span",): ("start_positions", "end_positions"),
+}
 
 
 def label_count(values: Mapping[str, Any]) -> int:
@@ -83,6 +93,49 @@ class ArchitectureSpec:
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(head.kind for head in self.heads)
+
+
+def encoder_arguments(
+    kinds: Kinds,
+    decoder: bool,
+    *,
+    inputs: Sequence[str] = ("token_type_ids", "position_ids", "head_mask", "inputs_embeds"),
+    crossing: Collection[Kinds] = (),
+) -> Sequence[str]:
+    """The arguments of the forward pass of a class, in most families.
+
+    Args:
+        decoder: whether it generates text.
+        inputs: arguments besides the ids and their mask.
+        crossing: classes that accept an encoder's output, besides decoders.
+    """
+    names = ["input_ids", "attention_mask", *inputs]
+    if decoder or kinds in crossing:
+        names += ["encoder_hidden_states", "encoder_attention_mask"]
+    names += labels_of(kinds)
+    if decoder or (crossing and not kinds):
+        names += ["past_key_values", "use_cache"]
+    return [*names, *LAST]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Arguments and outputs of the classes of a family.
+
+    Args:
+        arguments: function from the kinds of the heads of a class, and whether it generates text,
+            to the arguments of its forward pass.
+        unsupported: arguments that only Transformers supports.
+        loss_by_shape: whether the shape of the labels determines the classification loss.
+        normed_states: whether the last of the hidden states is after the final norm.
+        memory: whether Transformers returns hidden states of earlier tokens (XLNet).
+    """
+
+    arguments: Callable[[Kinds, bool], Sequence[str]] = encoder_arguments
+    unsupported: tuple[str, ...] = ()
+    loss_by_shape: bool = False
+    normed_states: bool = False
+    memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,3 +268,8 @@ class Family:
             count = label_count(values)
             spec = replace(spec, output=None if count == 2 else count)
         return self.reads_head(spec, values)
+
+
+def labels_of(kinds: Kinds) -> tuple[str, ...]:
+    """The arguments of a class that are labels."""
+    return _LABELS.get(kinds, ("labels",))

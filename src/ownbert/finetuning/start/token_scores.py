@@ -31,9 +31,15 @@ from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
 from ownbert.finetuning.start.linear_start import inputs_of_head
 from ownbert.finetuning.start.mean_layer import is_plain_bert
-from ownbert.finetuning.start.repeated_tokens import TokenShares, add_damping, token_shares
-from ownbert.finetuning.start.token_codes import CodeChannels
-from ownbert.finetuning.start.token_pairs import add_pairs, informative_pairs, pair_counts
+from ownbert.finetuning.start.token_pairs import (
+    CodeChannels,
+    TokenShares,
+    add_damping,
+    add_pairs,
+    informative_pairs,
+    pair_counts,
+    token_shares,
+)
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, clock_seconds, seconds_left

@@ -6,7 +6,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from ownbert import limits
-from ownbert.serve.api.bounded_lists import Several
+from ownbert.serve.api.exchange import Several
 from ownbert.serve.api.native_api import OwnRequest, reply
 from ownbert.serve.service import ModelRequest, Service
 from ownbert.unlabelled.duplicates import THRESHOLD

@@ -17,8 +17,7 @@ from fastapi import APIRouter, Request
 from scipy.special import expit, softmax
 
 from ownbert import limits
-from ownbert.serve.api.answers import json_answer
-from ownbert.serve.api.refusals import Refusal, bad_field, too_large
+from ownbert.serve.api.exchange import Refusal, bad_field, json_answer, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import ModelRequest, Service, texts_of
 from ownbert.tasks.tag import OUTSIDE

@@ -8,10 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from ownbert.serve.api.answers import json_answer
-from ownbert.serve.api.bounded_lists import Several
+from ownbert.serve.api.exchange import Several, bad_field, json_answer
 from ownbert.serve.api.huggingface_api import opened
-from ownbert.serve.api.refusals import bad_field
 from ownbert.serve.service import ModelRequest, Service, texts_of, usage_of
 from ownbert.tasks.kinds import task_kinds
 from ownbert.tasks.rows import OutputOptions

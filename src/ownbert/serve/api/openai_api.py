@@ -11,9 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ownbert.serve.api.answers import json_answer
-from ownbert.serve.api.bounded_lists import Several
-from ownbert.serve.api.refusals import Refusal
+from ownbert.serve.api.exchange import Refusal, Several, json_answer
 from ownbert.serve.service import ModelRequest, Service, usage_of
 
 # Maximum texts per request.

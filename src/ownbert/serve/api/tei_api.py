@@ -13,9 +13,7 @@ from pydantic_core import to_json
 from scipy.special import expit
 
 from ownbert import __version__
-from ownbert.serve.api.answers import json_answer
-from ownbert.serve.api.bounded_lists import Several
-from ownbert.serve.api.refusals import bad_field, too_large
+from ownbert.serve.api.exchange import Several, bad_field, json_answer, too_large
 from ownbert.serve.served_model import Items, ServedModel
 from ownbert.serve.service import ModelRequest, Service, texts_of
 from ownbert.tasks.task import ranked

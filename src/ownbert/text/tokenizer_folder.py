@@ -22,10 +22,18 @@ from ownbert.files.writing import atomic_path, uninterrupted
 from ownbert.hub import model_folder
 from ownbert.text.bert_rules import CONTINUATION
 from ownbert.text.blank import blank_backend
-from ownbert.text.folder.build import build, register, set_post_processor, special_tokens
-from ownbert.text.folder.tokenizer_config import ADDED, CONFIG_KEYS, IDS, SPECIAL_TOKENS
-from ownbert.text.folder.tokenizer_config import CONFIG as CONFIG
-from ownbert.text.folder.tokenizer_config import SPECIAL as SPECIAL
+from ownbert.text.build import (
+    ADDED,
+    CONFIG_KEYS,
+    IDS,
+    SPECIAL_TOKENS,
+    build,
+    register,
+    set_post_processor,
+    special_tokens,
+)
+from ownbert.text.build import CONFIG as CONFIG
+from ownbert.text.build import SPECIAL as SPECIAL
 from ownbert.text.styles import (
     ALBERT,
     BERT,
@@ -43,6 +51,7 @@ from ownbert.text.styles import (
 
 if TYPE_CHECKING:
     import tokenizers
+
 
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"

@@ -1,15 +1,28 @@
-"""Builds a backend from a family's own files, for folders without tokenizer.json."""
+"""Builds a backend from a family's own files, for folders without tokenizer.json, and the schemas
+of tokenizer_config.json and of other JSON files of a tokenizer.
+"""
 
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ownbert.checks import (
+    Check,
+    dict_of,
+    either,
+    list_of,
+    maybe,
+    number,
+    record,
+    text,
+    truth,
+    whole,
+)
 from ownbert.exceptions import InputError
+from ownbert.files.json_files import read_json
 from ownbert.files.text_files import open_text
 from ownbert.text.bert_rules import wordpiece_rules
-from ownbert.text.folder.sentencepiece import read_model
-from ownbert.text.folder.tokenizer_config import read_ids_file
 from ownbert.text.styles import (
     BERT,
     DEBERTA,
@@ -20,16 +33,49 @@ from ownbert.text.styles import (
     Style,
     additional_tokens,
 )
-from ownbert.text.subword import bpe_backend, pieces_backend
+from ownbert.text.subword import bpe_backend, pieces_backend, read_model
 
 if TYPE_CHECKING:
     import tokenizers
 
-PathLike = str | os.PathLike[str]
 
+PathLike = str | os.PathLike[str]
 BERT_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize")
 PIECES_SETTINGS = ("do_lower_case", "keep_accents", "split_by_punct")
 HEADER = "#version"
+CONFIG = "tokenizer_config.json"
+SPECIAL = "special_tokens_map.json"
+ADDED = "added_tokens.json"
+# Largest id in a vocabulary; a larger vocabulary would not fit in memory.
+_LARGEST_ID = 100_000_000
+_TRUTHS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_token: Check = either(
+    text,
+    record({"content": text, **dict.fromkeys(_TRUTHS, truth)}, required=("content",)),
+    wanted="a token, or an object with its content",
+)
+_tokens = either(list_of(_token), dict_of(_token), wanted="tokens")
+CONFIG_KEYS = record(
+    {
+        **dict.fromkeys(
+            ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize"),
+            maybe(truth),
+        ),
+        **dict.fromkeys(("keep_accents", "add_prefix_space", "trim_offsets"), maybe(truth)),
+        **dict.fromkeys(("clean_up_tokenization_spaces", "split_special_tokens"), maybe(truth)),
+        "model_max_length": maybe(number(-1e300, 1e300)),
+        "extra_ids": maybe(whole(0, 10_000)),  # T5 has 100
+        **dict.fromkeys(SPECIAL_NAMES, maybe(_token)),
+        **dict.fromkeys(("padding_side", "truncation_side", "tokenizer_class"), maybe(text)),
+        "never_split": maybe(list_of(text)),
+        "added_tokens_decoder": maybe(dict_of(_token)),
+        "additional_special_tokens": maybe(list_of(_token)),
+        "extra_special_tokens": maybe(_tokens),
+        "model_input_names": maybe(list_of(text)),
+    }
+)
+SPECIAL_TOKENS = dict_of(maybe(either(_token, _tokens, wanted="a token, or several")))
+IDS = dict_of(whole(0, _LARGEST_ID))
 
 
 def build(
@@ -185,15 +231,24 @@ def read_merges(path: PathLike) -> list[tuple[str, str]]:
         InputError: a line does not have two tokens.
     """
     merges = []
-    for number, line in open_text(path, internal=True):
+    for line_number, line in open_text(path, internal=True):
         parts = line.split()
-        if not parts or (number == 1 and line.startswith(HEADER)):
+        if not parts or (line_number == 1 and line.startswith(HEADER)):
             continue
         if len(parts) != 2:
             raise InputError(
-                "{path}, line {number}: expected two tokens, separated by a space",
+                "{path}, line {line_number}: expected two tokens, separated by a space",
                 Path(path),
-                number,
+                line_number,
             )
         merges.append((parts[0], parts[1]))
     return merges
+
+
+def read_ids_file(path: Path) -> dict[str, int]:
+    """Read a vocab.json: ids by token.
+
+    Raises:
+        InputError: the file is missing or damaged, or contains anything else.
+    """
+    return read_json(path, object, check=IDS)
