@@ -142,6 +142,9 @@ class Dataset:
     def __getitem__(self, rows: slice) -> Columns:
         return {name: values[rows] for name, values in self.columns.items()}
 
+    def select(self, rows: range) -> "Dataset":
+        return Dataset({k: [v[row] for row in rows] for k, v in self.columns.items()})
+
     def select_columns(self, names: list[str]) -> "Dataset":
         return Dataset({name: self.columns[name] for name in names})
 

@@ -73,3 +73,7 @@ def test_a_template_without_its_values_is_an_error():
     for values in ([], ["a", "b"]):
         with pytest.raises(ValueError, match="zip"):
             Message("no such folder: {folder}", *values)
+
+
+def test_shapes_are_written_and_words_listed():
+    assert Message("{shape} is not {names}", (2,), ["a", "b"]) == "(2,) is not a, b"

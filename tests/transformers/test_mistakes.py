@@ -255,12 +255,9 @@ def test_names_that_other_models_have(bert: Any, name: str, instead: str):
 def test_the_former_folder_names_its_replacement():
     with pytest.raises(AttributeError, match=r"no attribute 'hf': use ownbert\.BertModel"):
         _ = ownbert.hf
-    for line in ("import ownbert.hf", "from ownbert import hf", "from ownbert.hf import BertModel"):
-        with pytest.raises(
-            ImportError, match=r"ownbert.hf is gone: .*ownbert\.BertModel"
-        ) as caught:
-            exec(line)
-        assert "\n" not in str(caught.value)
+    with pytest.raises(ImportError, match=r"ownbert.hf is gone: .*ownbert\.BertModel") as caught:
+        exec("from ownbert.hf import BertModel")
+    assert "\n" not in str(caught.value)
 
 
 BATCH = torch.ones(1, 2)

@@ -150,9 +150,9 @@ ShardOption = Annotated[
 def require_file(*, resume: bool = False, shard: str | None = None) -> None:
     """Refuse options that need an output file, for commands that write to standard output."""
     if resume:
-        raise InputError("{--resume} continues an output file; name it with {-o}")
+        raise InputError("{--resume} continues an output file; name it with {-o FILE}")
     if shard is not None:
-        raise InputError("{--shard} writes one part of a file; name the file with {-o}")
+        raise InputError("{--shard} writes one part of a file; name the file with {-o FILE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class RaySettings:
                 raise InputError("--{name} requires {--runner} ray", name.replace("_", "-"))
             return None
         if str(output) == "-":
-            raise InputError("{--runner} ray writes a folder; name it with {-o} FOLDER")
+            raise InputError("{--runner} ray writes a folder; name it with {-o FOLDER}")
         if not given or "-" in given:
             raise InputError("{--runner} ray reads files; name files or folders")
         if shard is not None:

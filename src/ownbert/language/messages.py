@@ -9,7 +9,7 @@ which is an argument in Python.
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
@@ -68,7 +68,7 @@ class Message(str):
     Args:
         template: a format string. Its names are for translators, who may change their order.
         values: the values of the names in the order of the template, once each: anything that can
-            be formatted, also messages, errors and options, or lists of them.
+            be formatted, also messages, errors and options, or lists of words.
     """
 
     template: str
@@ -132,9 +132,14 @@ class _Filled(Formatter):
             return value.shown(self.on_command_line)
         if isinstance(value, Message):
             value = value.shown(self.language, on_command_line=self.on_command_line)
-        elif isinstance(value, list | tuple) and conversion is None:
+        elif isinstance(value, list | tuple) and conversion is None and _has_words(value):
             return ", ".join(self.convert_field(each, "s") for each in value)
         return super().convert_field(value, conversion)
+
+
+def _has_words(values: Sequence[Any]) -> bool:
+    """Whether values are listed; a shape is written as it is."""
+    return any(isinstance(value, str | Option) for value in values)
 
 
 def _number(text: str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
+from ownbert.language.messages import Option
 from ownbert.tables.column_proposals import warn_if_headless
 from ownbert.tables.tables import columns, kind_of, read_records, require_column
 from ownbert.text.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ def read_pairs(files: PairFiles, *, dev: bool = False) -> Pairs | None:
     """
     prefix, names = "dev_" if dev else "", ("source", "target", "pairs")
     source, target, table = (getattr(files, prefix + name) for name in names)
-    options = {name: f"--{prefix}{name}".replace("_", "-") for name in names}
+    options = {name: Option(prefix + name) for name in names}
     if table and (source or target):
         raise InputError(
             "{options} and {options2} are both given; give one", options["pairs"], options["source"]

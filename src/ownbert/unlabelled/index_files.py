@@ -114,7 +114,7 @@ def number_rows(
         InputError: the rows cannot be resumed, or not for these inputs.
     """
     if resume and output is None:
-        raise InputError("{--resume} continues an output file; name it with {-o}")
+        raise InputError("{--resume} continues an output file; name it with {-o FILE}")
     beside = work / "rows" if output is None else Path(output).absolute()
     path = beside.with_name(f"{name}-{beside.name[:180]}")
     rows = NumberRows(path, width, kind, None if output is None else made_for, resume=resume)
