@@ -17,7 +17,9 @@ _LONGEST = 60  # characters of a value in a message
 _VALUES = r"'[^']*'|\d[\d.]*|float32|bfloat16|auto|cpu|cuda(?::\d+)?|onnx|openvino|torch|mlm"
 _VALUES += r"|classify|multilabel|regress|utf-16|cp\d+|gb18030|big5|euc_\w+|shift_jis|latin-1"
 _OPTION = re.compile(
-    rf"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])(?: ({_VALUES})(?![\w-]))?|(?<!\S)-o(?: FILE)?\b"
+    rf"(?<![\w/-])--([a-z][a-z0-9-]*[a-z0-9])(?: ({_VALUES})(?![\w-]))?|(?<!\S)-o(?: FILE)?\b"
+    # Users' data, which stay as they are.
+    r"|(?<!\w)(?P<data>'[^']*'|\"[^\"]*\")(?!\w)"
 )
 _SWITCHES = {"resume", "overwrite", "network", "dry_run"}
 # Shell commands, in which options stay as they are.
@@ -42,6 +44,8 @@ def with_arguments(message: str) -> str:
 
 
 def _in_python(match: re.Match[str]) -> str:
+    if match["data"] is not None:
+        return match["data"]
     if match[1] is None:
         return "output"
     name, value = _argument(match[1]), match[2]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ownbert
 from ownbert.exceptions import InputError, MissingError, warn_of_input
 from ownbert.language.catalogue import CHINESE, ENGLISH
 from ownbert.language.messages import Message, Option, on_command_line, typed_options
@@ -77,3 +78,13 @@ def test_a_template_without_its_values_is_an_error():
 
 def test_shapes_are_written_and_words_listed():
     assert Message("{shape} is not {names}", (2,), ["a", "b"]) == "(2,) is not a, b"
+
+
+def test_finished_sentences_keep_quoted_data_and_paths(tmp_path: Path):
+    file = tmp_path / "--old.csv"
+    file.write_text("text,label\na,x\nb,y\n")
+    with pytest.raises(InputError) as caught:
+        ownbert.fit(file, label_column="--bad-label", output=tmp_path / "out")
+    assert str(file) in str(caught.value)
+    assert "'--bad-label'" in str(caught.value)
+    assert "label_column" in str(caught.value)
