@@ -64,3 +64,15 @@ def test_rows_of_a_cluster_stay_together():
         assert own[0] == own[2]
         assert own[1] == own[4]
         assert own[3] == own[5]
+
+
+def test_labels_in_the_same_order_in_each_cluster():
+    """Texts before and after, by patient: a perfect model is better than chance."""
+    targets = np.arange(200) % 2
+
+    def metrics(order: np.ndarray) -> dict[str, float]:
+        return {"accuracy": float(np.mean(targets[order] == targets))}
+
+    chance = metrics_by_chance(metrics, np.arange(200) // 2)
+    assert 0.3 < chance["accuracy"].mean < 0.7
+    assert like_guessing("accuracy", {"accuracy": 1.0}, chance) is None

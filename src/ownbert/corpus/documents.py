@@ -21,6 +21,7 @@ from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.files.input_files import sha256_of
 from ownbert.files.text_files import open_text, refuse_unreadable
+from ownbert.language.messages import Message
 from ownbert.tables.columns import CORPUS_FEATURES, CORPUS_SECOND, TEXT, ColumnNames, find_columns
 from ownbert.tables.conll import read_conll
 from ownbert.tables.feature_cells import Cells, read_features, split_cell
@@ -153,7 +154,7 @@ def read_documents(
     given = ColumnNames(text=text_column, features=feature_columns)
     names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
     documents = _documents(files, layout, given, _shares(files, characters))
-    return not_empty(documents, f"the corpus is empty: no text in {names}")
+    return not_empty(documents, Message("the corpus is empty: no text in {names}", names))
 
 
 def approximate_characters(path: PathLike) -> int:

@@ -176,10 +176,10 @@ def shown_columns(names: Sequence[str]) -> str:
 
 def at_least_one(rows: Iterable[Item], path: Source) -> Iterator[Item]:
     """Yield the rows of a table; raise ``InputError`` at the end if there were none."""
-    message = f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}"
+    template = "{path} is empty" if kind_of(path) == "txt" else "{path} has no rows"
     if not isinstance(path, MemoryTable) and is_misnamed_gzip(Path(path)):
-        message += "; it is not gzip data, whatever its name says"
-    return not_empty(rows, message)
+        template += "; it is not gzip data, whatever its name says"
+    return not_empty(rows, Message(template, path))
 
 
 def not_empty(items: Iterable[Item], message: str) -> Iterator[Item]:

@@ -126,17 +126,20 @@ def bootstrap(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
 
 
 def permutations(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
-    """Yield random orders (N) of rows, in which the rows of a cluster are adjacent where they were.
+    """Yield random orders (N) of rows, in which the rows of a cluster stay together.
+
+    They are shuffled, too: their targets may be in the same order in each cluster (before, after).
 
     Args:
         clusters: (N) number of the cluster of each row.
         samples: number of orders.
     """
     rng, order = np.random.default_rng(0), np.argsort(clusters, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+    kinds, numbers = np.unique(clusters, return_inverse=True)
     for _ in range(samples):
+        ranks = rng.permutation(len(kinds))[numbers]
         shuffled = np.empty_like(order)
-        shuffled[order] = np.concatenate([parts[i] for i in rng.permutation(len(parts))])
+        shuffled[order] = np.lexsort((rng.random(len(order)), ranks))
         yield shuffled
 
 

@@ -54,7 +54,7 @@ class NoTaskHead(InputError):
 
     def __init__(self, description: Description) -> None:
         super().__init__(
-            f"{description.folder} has no task head; fine-tune it: ownbert finetune TASK"
+            "{folder} has no task head; fine-tune it: ownbert finetune TASK", description.folder
         )
         self.description = description
 
