@@ -180,6 +180,11 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
+def test_the_missing_checkpoint_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match=r"no such file: .*other\.ckpt\.index"):
+        convert(tmp_path / "other.ckpt", tmp_path / "out")
+
+
 @pytest.mark.parametrize(("damage", "message"), DAMAGE)
 def test_damage_is_one_line(tmp_path: Path, damage: Callable[[Path], object], message: str):
     write_google(tmp_path / "google")

@@ -98,6 +98,9 @@ def convert(
             not empty.
     """
     prefix, target = _prefix(Path(checkpoint)), Path(output)
+    path = prefix.with_name(prefix.name + INDEX)
+    if not path.is_file():
+        raise InputError("no such file: {path}", path)
     config = prefix.parent / CONFIG if config is None else Path(config)
     vocabulary = prefix.parent / VOCABULARY if vocabulary is None else Path(vocabulary)
     refuse_same((config, vocabulary), target)
@@ -105,7 +108,6 @@ def convert(
         raise InputError("{target} already contains files; choose another folder", target)
     values = {**read_json(config, check=CONFIG_KEYS), "model_type": "bert"}
     tokens = read_vocabulary(vocabulary)
-    path = prefix.with_name(prefix.name + INDEX)
     theirs = read_bundle(prefix, lambda name: not _TRAINING.search(name) and name not in _COUNTERS)
     if _WORDS not in theirs:
         raise InputError(
