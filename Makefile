@@ -54,9 +54,9 @@ $(ISAS:%=test-isa-%): test-isa-%: .venv/full.stamp
 
 # Versions of dependencies that nobody has pinned; torch stays, and onnxscript follows it. The tests
 # fix the version of Transformers, which limits that of tokenizers: it is not installed here.
-VERSION_TESTS := $(filter-out $(patsubst %,tests/%/,families golden hf inference inspect parity tasks),\
+VERSION_TESTS := $(filter-out $(patsubst %,tests/%/,families golden inference inspect parity tasks transformers),\
 	$(wildcard tests/[a-z]*/))
-EXTRAS := hub,plot,eval,crf,fast,tensorboard,serve,ray,vision,zh,onnx,openvino
+EXTRAS := hub,plot,eval,crf,tensorboard,serve,ray,vision,zh,onnx,openvino
 
 .PHONY: test-oldest test-newest
 test-oldest test-newest: export PYTHONDONTWRITEBYTECODE =
