@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
-from ownbert.language.messages import Message, is_on_command_line
+from ownbert.language.messages import Message, Option, is_on_command_line
 
 _LONGEST = 60  # characters of a value in a message
 # Options in messages, with values that may follow them. Python messages name arguments instead.
@@ -21,18 +21,12 @@ _OPTION = re.compile(
     # Users' data, which stay as they are.
     r"|(?<!\w)(?P<data>'[^']*'|\"[^\"]*\")(?!\w)"
 )
-_SWITCHES = {"resume", "overwrite", "network", "dry_run"}
 # Shell commands, in which options stay as they are.
 _COMMAND = re.compile(r"(\bownbert [a-z]+(?: [^;,:(]*)?)")
 # Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
 # Messages of oneDNN when memory runs out; those about unsupported operations are longer.
 _NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
-
-
-def as_said_here(message: str) -> str:
-    """A message that names options, or arguments in Python."""
-    return message if is_on_command_line() else with_arguments(message)
 
 
 def with_arguments(message: str) -> str:
@@ -48,21 +42,18 @@ def _in_python(match: re.Match[str]) -> str:
         return match["data"]
     if match[1] is None:
         return "output"
-    name, value = _argument(match[1]), match[2]
+    option, value = Option(match[1]).shown(False), match[2]
     if value is not None:
         as_it_is = value[0] == "'" or value[0].isdigit()
-        return f"{name}={value if as_it_is else repr(value)}"
-    return f"{name}=True" if name in _SWITCHES else name
-
-
-def _argument(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
+        return f"{option.removesuffix('=True')}={value if as_it_is else repr(value)}"
+    return option
 
 
 def _message(template: str, values: Sequence[Any]) -> Any:
     if values or "{-" in template or "{{" in template or isinstance(template, Message):
         return Message(template, *values)
-    return as_said_here(template)  # a finished sentence
+    # A finished sentence.
+    return template if is_on_command_line() else with_arguments(template)
 
 
 class InputError(ValueError):
@@ -181,7 +172,6 @@ def _brief(value: Any) -> str:
     return in_short(value)
 
 
-@lru_cache
 @lru_cache
 def other_names(of: str) -> dict[str, str]:
     """What to use instead of names of other libraries, by a section of ``other_names.yaml``."""

@@ -193,26 +193,11 @@ def test_the_folder_has_another_network_where_fine_tuning_spoils_it(
 ):
     monkeypatch.setattr("ownbert.finetuning.default_settings._RATES", ((1024, 3.0),))
     out = tmp_path / "best"
-    ownbert.fit(
-        topics / "train.csv",
-        dev=topics / "dev.csv",
-        model=pretrained,
-        minutes=MINUTES,
-        output=out,
-        quiet=True,
-        seeds=1,
-    )
+    settings = {"dev": topics / "dev.csv", "model": pretrained, "minutes": MINUTES}
+    settings |= {"output": out, "quiet": True, "seeds": 1}
+    ownbert.fit(topics / "train.csv", **settings)
     before = json.loads((out / "fit.json").read_text())["candidates"]
-    ownbert.fit(
-        topics / "train.csv",
-        dev=topics / "dev.csv",
-        model=pretrained,
-        minutes=MINUTES,
-        output=out,
-        quiet=True,
-        seeds=1,
-        resume=True,
-    )
+    ownbert.fit(topics / "train.csv", **settings, resume=True)
     assert json.loads((out / "fit.json").read_text())["candidates"] == before
     report = json.loads((out / "report.json").read_text())
     board = {row["name"]: row for row in report["leaderboard"]}

@@ -64,7 +64,6 @@ class FastEncoder:
 
     Args:
         skips_padding: whether the values at padding may be zero.
-        on: whether the network is used.
         network: the packed network; None: not supported.
         reason: why it is not.
         calls: number of calls that the packed network computed.
@@ -72,7 +71,6 @@ class FastEncoder:
     """
 
     skips_padding: bool = False
-    on: bool = True
     network: EncoderNetwork | None = None
     reason: str = ""
     calls: int = 0

@@ -121,9 +121,9 @@ class _GroupSlices:
     def zero_blind(self, x: Tensor) -> None:
         """Zero (places H, K) where a query sees no key, so that its scores are equal, like its
         mask."""
-        if self.group.seen is not None:
-            rows = self.queries_of(x).unflatten(0, (self.group.count, -1))  # (B, H, S, K)
-            rows.masked_fill_(~self.group.seen, 0)
+        assert self.group.seen is not None
+        rows = self.queries_of(x).unflatten(0, (self.group.count, -1))  # (B, H, S, K)
+        rows.masked_fill_(~self.group.seen, 0)
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,10 @@ def manual_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: f
     plan = _plan(layout, q.shape[1])
     keep, scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
     apply: Any = _ToPlaces.apply
-    seen = [part for part in plan.parts if part.group.seen is not None]
+    blind = [part for part in plan.parts if part.group.seen is not None]
     # Scaling v is cheaper than scaling the weights.
     places = (
-        apply(q, plan.queries, q.shape[2] ** -0.5, seen, False),
+        apply(q, plan.queries, q.shape[2] ** -0.5, blind, False),
         apply(k, plan.keys, 1.0, (), False),
         apply(v, plan.keys, scale, (), False),
     )
