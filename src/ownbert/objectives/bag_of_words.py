@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BagOfWords(PretrainingObjective):
-    """Cross entropy of all words of a sequence, predicted by one distribution from its pooler.
+    """Cross entropy of all words of a sequence, predicted by one distribution from its pooler (Ma
+    et al. 2024, "Drop your Decoder", section 3.2, without its compression of words).
 
     Masked words alone teach nothing to the first token and the pooler, from which a classifier
     starts. A word that occurs twice counts twice, and all sequences have the same weight.
-
-    Source: Ma et al. 2024 ("Drop your Decoder"), section 3.2, without its compression of words.
     """
 
     name = head = "bow"

@@ -37,11 +37,8 @@ class CausalLM(PretrainingObjective):
 
 
 def causal_view(batch: Batch) -> Batch:
-    """The batch for predicting each next token: the targets' rows are all but the last of a
-    sequence, masked tokens are restored, and each token attends to those before it.
-
-    Its ``masked_positions`` and ``masked_ids`` are of length T - B.
-    """
+    """The batch for predicting each next token: the targets' rows (T - B) are all but the last of a
+    sequence, masked tokens are restored, and each token attends to those before it."""
     import numpy as np
     import torch
 

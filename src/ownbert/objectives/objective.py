@@ -72,12 +72,8 @@ class Objective:
         raise NotImplementedError
 
     def to_view(self, batch: Batch, logits: Mapping[str, Tensor]) -> Batch:
-        """The batch in the input view of this objective.
-
-        Args:
-            batch: the batch from the loader, with masked tokens.
-            logits: logits of the heads in the previous view.
-        """
+        """The loader's batch, with masked tokens, in the input view of this objective; ``logits``
+        are those of the heads in the previous view."""
         return batch
 
     def logits_of(self, model: Model, outputs: Outputs, batch: Batch) -> Tensor:

@@ -30,13 +30,10 @@ _LONGEST, _TOKENS_PER_TARGET = 5, 6
 
 @dataclass(frozen=True)
 class PermutedSpans:
-    """Spans to predict, each in a context of six times its length.
+    """Spans to predict, of one to five tokens, each in a context of six times its length.
 
-    The text is split into such contexts, each with a span of 1 to 5 tokens. Special tokens are not
-    predicted; all tokens that are not predicted are visible to all others.
-
-    Args:
-        ordinary: (V) false for special tokens.
+    Special tokens are not predicted; all tokens that are not predicted are visible to all others.
+    ``ordinary`` (V) is false for special tokens.
 
     Source: Yang et al. 2019, section 2.2 and appendix A.3; the spans as in Transformers'
     DataCollatorForPermutationLanguageModeling.
@@ -53,15 +50,8 @@ class PermutedSpans:
         return replace(whole, masked_positions=positions, masked_ids=ids, words=None, order=order)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Choose the targets of a sequence.
-
-        Args:
-            ids: (T) the tokens.
-
-        Returns:
-            The positions of the targets (M, ascending), and the rank of each in the prediction
-            order (M). There is at least one target, if there is any ordinary token.
-        """
+        """The positions of the targets (M, ascending) in a sequence of ids (T), and the rank of
+        each in the prediction order (M); at least one target, if there is any ordinary token."""
         import numpy as np
 
         chosen = np.zeros(len(ids), dtype=bool)
@@ -81,10 +71,8 @@ class PermutedSpans:
 
 @dataclass(frozen=True)
 class PermutationLM(PretrainingObjective):
-    """Cross entropy of tokens that are predicted one after the other, in a random order.
-
-    Each is predicted by a query stream, from the tokens that are not predicted and those before it
-    in the order.
+    """Cross entropy of tokens that are predicted one after the other, in a random order: each by a
+    query stream, from the tokens that are not predicted and those before it in the order.
 
     Source: Yang et al. 2019, sections 2.2 and 2.3.
     """
@@ -115,14 +103,9 @@ class PermutationLM(PretrainingObjective):
 
 
 def permuted_view(batch: Batch) -> Batch:
-    """The batch for predicting its masked tokens, which are not replaced, in the given order.
-
+    """The batch for predicting its masked tokens, which are not replaced, in its order.
     ``predicted`` are the rows of these tokens (M), which a query stream predicts, and
-    ``masked_positions`` are the stream's rows, which follow all tokens.
-
-    Raises:
-        ValueError: the batch has no order.
-    """
+    ``masked_positions`` are the stream's rows, which follow all tokens."""
     import torch
 
     if batch.masked_positions is None or batch.order is None:

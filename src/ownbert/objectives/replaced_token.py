@@ -80,10 +80,8 @@ class ReplacedToken(PretrainingObjective):
 
 
 def corrupted_view(batch: Batch, logits: Tensor) -> Batch:
-    """The batch with tokens drawn from a generator's ``logits`` (M, V) where it was masked.
-
-    Its ``replaced`` (T) is true where the token is not the one that stood there.
-    """
+    """The batch with tokens drawn from a generator's ``logits`` (M, V) where it was masked;
+    ``replaced`` (T) is true where they differ from the original ones."""
     import torch
 
     assert batch.masked_positions is not None

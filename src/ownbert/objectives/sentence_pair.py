@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SentencePair(PretrainingObjective):
-    """Cross entropy of whether the second of two texts follows the first.
-
-    Source: Devlin et al. 2019, section 3.1, task 2.
-    """
+    """Cross entropy of whether the second of two texts follows the first (Devlin et al. 2019,
+    section 3.1, task 2)."""
 
     # BERT uses 1, which slows down learning words in runs of minutes (docs/lab/pretraining.md).
     weight: float = 0.1

@@ -42,16 +42,9 @@ class SpanCorruption:
 
     The encoder reads the text with a sentinel <0>, <1>, ... instead of each span. The decoder
     writes each sentinel followed by its span, and the end token. Lengths of spans and of the text
-    between them are random partitions of the removed and the remaining tokens. Special tokens
-    around the text are never removed.
-
-    Args:
-        sentinels: (100) sentinel ids in order.
-        start_id: first token of the decoder's input.
-        end_id: last token of the decoder's output.
-        ordinary: (V) false for special tokens.
-        rate: share of removed tokens.
-        length: mean span length in tokens; a text has at most as many spans as there are sentinels.
+    between them are random partitions of the removed (a share ``rate``) and the remaining tokens;
+    spans have ``length`` tokens on average. Special tokens around the text (``ordinary`` (V) is
+    false) are never removed. There are at most as many spans as sentinels (100).
 
     Source: Raffel et al. 2020, section 3.1.4, figure 2, and their random_spans_noise_mask.
     """
@@ -92,11 +85,8 @@ class SpanCorruption:
         )
 
     def _spans(self, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Starts (N) and lengths (N) of spans in a text of ``tokens`` tokens.
-
-        As in T5, a text starts with kept tokens and ends with a span; one with fewer than two
-        tokens is kept.
-        """
+        """Starts (N) and lengths (N) of spans in a text of ``tokens`` tokens. As in T5, it starts
+        with kept tokens and ends with a span; one with fewer than two tokens is kept."""
         import numpy as np
 
         if tokens < 2:
@@ -109,10 +99,8 @@ class SpanCorruption:
 
 @dataclass(frozen=True)
 class SpanCorruptionLM(PretrainingObjective):
-    """Cross entropy of the tokens that a decoder writes for removed spans.
-
-    Source: Raffel et al. 2020, section 3.1.4.
-    """
+    """Cross entropy of the tokens that a decoder writes for removed spans (Raffel et al. 2020,
+    section 3.1.4)."""
 
     name, head = "span_corruption", "generator"
     title, short, colour = "removed spans", "spans", 4

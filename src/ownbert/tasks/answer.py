@@ -67,12 +67,8 @@ _SEGMENTS = re.compile(rf"[{_CHINESE}]|[^\W{_CHINESE}]+(?:[.,'][^\W{_CHINESE}]+)
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow(Row):
-    """A question and its context.
-
-    Args:
-        target: the answers (``GoldAnswer``), empty if the context contains none.
-        where: location of the row, for messages.
-    """
+    """A question and its context; ``target`` has the answers (``GoldAnswer``), empty if the context
+    contains none, and ``where`` the location of the row, for messages."""
 
     where: str = ""
 
@@ -87,14 +83,12 @@ class EncodedQuestion:
 
 @dataclass(frozen=True)
 class PredictedAnswer:
-    """An answer, or no answer.
+    """An answer, or no answer: an empty text without a span.
 
-    Args:
-        text: text of the answer, empty for no answer.
-        start, end: character span in the context, end exclusive; None for no answer.
-        score: probability of the first token times that of the last token, in their window.
-        difference: logit of "no answer" minus that of the best answer.
-        further: returns a number of other answers, best first.
+    ``start`` and ``end`` (exclusive) are characters of the context; ``score`` is the probability of
+    the first token times that of the last, in their window; ``difference`` is the logit of "no
+    answer" minus that of the best answer; ``further`` returns a number of other answers, best
+    first.
     """
 
     text: str
@@ -254,13 +248,8 @@ class QuestionAnsweringTask(Task):
     def output_row(
         self, decided: PredictedAnswer, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
-        """The answer with its character span and scores.
-
-        Returns:
-            answer; start and end (exclusive), its characters in the context; score, a probability;
-            and no_answer_score, the difference of logits that is compared with the threshold (null
-            if the context has no words).
-        """
+        """The answer with its character span and scores; ``no_answer_score`` is the difference of
+        logits that is compared with the threshold (null if the context has no words)."""
         finite = np.isfinite(decided.difference)
         sure = options.threshold is None or decided.score >= options.threshold
         return {
@@ -346,12 +335,8 @@ def _no_answer(raw: np.ndarray, note: EncodedQuestion, difference: float) -> Pre
 
 @dataclass(frozen=True)
 class SpanObjective(RowObjective):
-    """The mean cross entropy of the answer's first and last token over all tokens of a window.
-
-    The tags of the batch mark the two tokens.
-
-    Source: Devlin et al. 2019, section 4.2.
-    """
+    """The mean cross entropy of the answer's first and last token, which the tags mark, over all
+    tokens of a window (Devlin et al. 2019, section 4.2)."""
 
     name: str = "answer"
     head: str = "span"
@@ -390,10 +375,8 @@ def normalise(text: str) -> str:
 
 
 def compare(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1, each the maximum over the gold answers.
-
-    Without gold answers both are 1 for an empty answer and 0 otherwise.
-    """
+    """Exact match and F1, each the maximum over the gold answers; without gold answers both are 1
+    for an empty answer and 0 otherwise."""
     if any(_HAS_CHINESE.search(gold) for gold in golds):
         pairs = [_chinese(gold, answer) for gold in golds]
     else:
@@ -422,15 +405,8 @@ def _f1(common: int, gold: int, predicted: int) -> float:
 
 
 def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Scores:
-    """Compute mean f1 and exact_match of all rows.
-
-    With unanswerable questions, also the share of these that got no answer (no_answer_accuracy) and
-    the F1 of the others, if any (has_answer_f1).
-
-    Args:
-        golds: gold answers of each row.
-        answers: predicted texts, empty for no answer.
-    """
+    """Mean f1 and exact_match of all rows; with unanswerable questions, also the share of these
+    that got no answer (no_answer_accuracy), and the F1 of the others, if any (has_answer_f1)."""
     pairs = [compare(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
     exact, f1 = np.asarray(pairs, dtype=float).T  # (rows) each
     values = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
@@ -443,15 +419,12 @@ def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Sco
 
 
 def best_threshold(differences: np.ndarray, f1: np.ndarray, has_answer: np.ndarray) -> float:
-    """The threshold with the best F1 if rows with a larger difference are left unanswered.
+    """The threshold with the best F1 if rows with a larger difference are left unanswered, like
+    ``find_best_thresh`` of SQuAD's script, but midway to the next difference, so that rounding does
+    not change the result.
 
-    Like ``find_best_thresh`` of SQuAD's script, but midway to the next difference, so that rounding
-    does not change the result.
-
-    Args:
-        differences: (rows) logit of "no answer" minus that of the answer.
-        f1: (rows) F1 of the answers.
-        has_answer: (rows) whether there is a gold answer.
+    ``differences`` (rows) are logits of "no answer" minus those of the answers, ``f1`` (rows) is
+    the F1 of these answers, ``has_answer`` (rows) whether there is a gold answer.
     """
     order = np.argsort(differences, kind="stable")
     above = differences[order]

@@ -17,12 +17,7 @@ START, END = 1, 2
 
 
 class EncodedContext(NamedTuple):
-    """The tokens of a text.
-
-    Args:
-        ids: (tokens) token ids.
-        offsets: (tokens, 2) character offsets, end exclusive.
-    """
+    """The ids (tokens) of a text, and their character offsets (tokens, 2), end exclusive."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -40,11 +35,8 @@ def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str
 
 
 def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int] | None:
-    """The first and last token of the characters ``start`` to ``end`` (exclusive).
-
-    Returns:
-        None if the tokenizer dropped all characters.
-    """
+    """The first and last token of the characters ``start`` to ``end`` (exclusive); None if the
+    tokenizer dropped all of them."""
     starts, ends = context.offsets.T
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(starts, end, side="left")) - 1
@@ -52,28 +44,16 @@ def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int]
 
 
 def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """The character span (start, end) of tokens ``first`` to ``last``, as in ``span_in``.
-
-    Args:
-        text: text of the tokens.
-        offsets: (tokens, 2) character offsets.
-        first: index of the first token.
-        last: index of the last token, inclusive.
-    """
+    """The character span of tokens ``first`` to ``last`` (inclusive), as in ``span_in``, by their
+    character offsets (tokens, 2)."""
     return span_in(text, int(offsets[first, 0]), int(offsets[last, 1]))
 
 
 class WindowPosition(NamedTuple):
-    """The position of a window in the concatenated windows of its question and in the context.
-
-    Args:
-        start: index of the window's first token.
-        end: index after the window's last token.
-        first: index of its first context token.
-        begin: index of this token in the context.
-        size: number of context tokens.
-        cls: index of [CLS], the first token, or the last one in XLNet.
-    """
+    """The position of a window: its tokens ``start`` to ``end`` (exclusive) in the concatenated
+    windows of its question, its first context token there (``first``) and in the context
+    (``begin``), its number of context tokens, and the index of [CLS], the first token, or the last
+    one in XLNet."""
 
     start: int
     end: int
@@ -85,25 +65,16 @@ class WindowPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """A question with all of its windows.
-
-    Args:
-        pieces: token ids and types of each window.
-        positions: position of each window.
-        truncated: whether the question or the context was truncated.
-    """
+    """A question with the token ids and types of each of its windows; ``truncated``: whether the
+    question or the context was."""
 
     pieces: tuple[tuple[np.ndarray, np.ndarray], ...]
     positions: tuple[WindowPosition, ...]
     truncated: bool
 
     def examples(self, span: tuple[int, int] | None) -> list[Example]:
-        """One example per window.
-
-        Args:
-            span: first and last token of the answer in the context; [CLS] is the answer in windows
-                that do not contain all of it.
-        """
+        """One example per window, by the first and last token of the answer in the context; [CLS]
+        is the answer in windows that do not contain all of it."""
         examples = []
         for (ids, types), (origin, _, first, begin, size, cls) in zip(
             self.pieces, self.positions, strict=True
@@ -128,14 +99,10 @@ def split_context(
     stride: int,
     most: int,
 ) -> QuestionWindows:
-    """Split into windows "[CLS] question [SEP] part of the context [SEP]".
+    """Split into at most ``most`` windows "[CLS] question [SEP] part of the context [SEP]".
 
-    Args:
-        question: ids of the question, truncated to at most half a window.
-        context: context to split.
-        builder: adds the special tokens.
-        stride: overlap of neighbouring windows, at most half of a window's context tokens.
-        most: maximum number of windows.
+    The question is truncated to half a window; neighbouring windows share ``stride`` tokens, at
+    most half of their context tokens.
     """
     question_ids = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
     size = builder.pair_room - len(question_ids)
@@ -156,14 +123,8 @@ def split_context(
 
 
 class Span(NamedTuple):
-    """A span of context tokens in a window.
-
-    Args:
-        score: sum of the start and end logits.
-        window: index of the window.
-        first: index of the first token in the context.
-        last: index of the last token, inclusive.
-    """
+    """Tokens ``first`` to ``last`` (inclusive) of the context, in a window; ``score`` is the sum of
+    the start and end logits."""
 
     score: float
     window: int
@@ -172,13 +133,8 @@ class Span(NamedTuple):
 
 
 def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int) -> Span | None:
-    """The span with the highest score within a window; None if the context has no tokens.
-
-    Args:
-        raw: (tokens, 2) logits from ``QuestionAnsweringTask.raw``.
-        positions: positions of the windows.
-        longest: maximum tokens of a span.
-    """
+    """The span of at most ``longest`` tokens with the highest score within a window, by logits
+    (tokens, 2); None if the context has no tokens."""
     best = None
     for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
         scores = starts + near.max(1)
@@ -192,12 +148,8 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
 def best_spans(
     raw: np.ndarray, positions: Sequence[WindowPosition], longest: int, most: int
 ) -> list[Span]:
-    """The spans with the highest scores, best first, without duplicates from overlapping windows.
-
-    Args:
-        raw, positions, longest: see ``best_span``.
-        most: maximum number of spans.
-    """
+    """The ``most`` spans with the highest scores, best first, without duplicates from overlapping
+    windows; see ``best_span``."""
     spans: dict[tuple[int, int], Span] = {}
     for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
         scores = (starts[:, None] + near).ravel()
@@ -227,10 +179,8 @@ def _starts_and_ends(
 
 
 def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
-    """The [CLS] with the lowest score among the windows, the score of "no answer".
-
-    Source: Devlin et al. 2019, section 4.3.
-    """
+    """The [CLS] with the lowest score among the windows, the score of "no answer" (Devlin et al.
+    2019, section 4.3)."""
     scores = [float(raw[window.cls].sum()) for window in positions]
     number = int(np.argmin(scores))
     return Span(scores[number], number, 0, 0)

@@ -19,10 +19,8 @@ ROWS, CHARACTERS = 2048, 4_000_000
 
 
 def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -> list[np.ndarray]:
-    """Compute the ``Task.raw`` outputs of rows, in their order.
-
-    In float32 the outputs of a row do not depend on its batch, up to rounding.
-    """
+    """The ``Task.raw`` outputs of rows, in their order; in float32 they do not depend on the batch
+    of a row, up to rounding."""
 
     def raws(batch: Sequence[Example]) -> Sequence[np.ndarray]:
         return task.raw(_logits(network, batch, task.head), batch, network)
@@ -72,14 +70,8 @@ def _logits(network: RowNetwork, batch: Sequence[Example], head: str) -> np.ndar
 def blocks(
     items: Iterable[T], rows: int = ROWS, characters: float = CHARACTERS, size: Any = len
 ) -> Iterator[list[T]]:
-    """Yield items in lists, for inputs that need not fit in memory.
-
-    Args:
-        items: any number of items.
-        rows: maximum items per list.
-        characters: total size at which a list ends.
-        size: returns the size of an item.
-    """
+    """Yield items in lists of at most ``rows``, which end when their total ``size`` reaches
+    ``characters``, for inputs that need not fit in memory."""
     block: list[T] = []
     total = 0
     for item in items:

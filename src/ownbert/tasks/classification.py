@@ -54,12 +54,9 @@ _OPPOSITES = {"1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LabelDecision:
-    """The prediction for a row with one label; as an array, its probabilities.
-
-    Args:
-        probabilities: (C) probability of each label.
-        preferences: (C) the same weighted by the decision: the label with the largest is predicted.
-    """
+    """The prediction for a row with one label; as an array, its probabilities (C). The label with
+    the largest of the ``preferences`` (C), the probabilities weighted by the decision, is
+    predicted."""
 
     probabilities: np.ndarray
     preferences: np.ndarray
@@ -111,12 +108,8 @@ class SingleLabelTask(Task):
             )
 
     def preferences(self, probabilities: np.ndarray) -> np.ndarray:
-        """(..., C) probabilities weighted by the decision, of which the largest belongs to the
-        predicted label.
-
-        Args:
-            probabilities: (..., C).
-        """
+        """Probabilities (..., C) weighted by the decision: the label with the largest is
+        predicted."""
         return weighted(probabilities, self.decision)
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> "SingleLabelTask":
@@ -187,11 +180,7 @@ class SingleLabelTask(Task):
         return self.positive
 
     def name_positive(self, label: str) -> None:
-        """Choose the positive label.
-
-        Raises:
-            InputError: it is not one of the labels.
-        """
+        """Choose the positive label; raise ``InputError`` if it is not one of the labels."""
         if label not in self.labels:
             raise InputError(
                 "{--positive} is {label!r}, but the labels are {labels}",
@@ -403,19 +392,10 @@ def sort_labels(names: set[str]) -> tuple[str, ...]:
 def label_weights(
     given: str | None, labels: Sequence[str], counts: np.ndarray
 ) -> tuple[float, ...] | None:
-    """Parse the weight of each label.
+    """The weights (C) of labels, 1 for those that are not listed; None if all are equal.
 
-    Args:
-        given: None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where
-            labels may contain commas) or a JSON object.
-        labels: C label names.
-        counts: (C) number of rows per label.
-
-    Returns:
-        (C), with 1 for labels that are not listed; None if all are equal.
-
-    Raises:
-        InputError: a weight is invalid, or a label unknown.
+    ``given`` is None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where
+    labels may contain commas) or a JSON object; ``counts`` (C) are the rows per label.
     """
     if given in (None, _EQUAL):
         return None

@@ -57,18 +57,12 @@ _FLAGS = {
 
 
 def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.ndarray:
-    """The rank of each row's positive among all distinct positives, by the cosine with the query.
+    """The rank (rows), from 1, of each row's positive among all distinct positives, by the cosine
+    with the query; ``texts`` are the query and positive of each row, the others their unit vectors
+    (rows, D), dense or sparse.
 
     The query itself and its positives in other rows are excluded. Ties count against the positive,
     otherwise constant vectors would get the best rank.
-
-    Args:
-        texts: query and positive of each row.
-        queries: unit vectors of the queries (rows, D), dense or sparse.
-        positives: unit vectors of the positives (rows, D).
-
-    Returns:
-        (rows), from 1.
     """
     places: dict[str, int] = {}
     rows = [places.setdefault(positive, len(places)) for _, positive in texts]

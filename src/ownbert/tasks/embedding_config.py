@@ -65,11 +65,8 @@ class EmbeddingConfig:
         return self.prompts.get(self.default_prompt_name or "", "")
 
     def texts(self, texts: Iterable[str], prompt: str) -> list[str]:
-        """The texts as the model reads them: after a prompt, and lower-cased if it requires that.
-
-        Raises:
-            InputError: the pooling would have to exclude the prompt.
-        """
+        """The texts as the model reads them: after a prompt, and lower-cased if it requires that;
+        raise ``InputError`` if the pooling would have to exclude the prompt."""
         if prompt and not self.pools_prompt:
             raise InputError(
                 "the folder excludes the tokens of a prompt from pooling (include_prompt), which "
@@ -80,11 +77,8 @@ class EmbeddingConfig:
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
-    """Read the settings saved by sentence-transformers, with defaults for missing ones.
-
-    Raises:
-        InputError: there is an unsupported module, which would change the vectors.
-    """
+    """The settings saved by sentence-transformers, with defaults for missing ones; raise
+    ``InputError`` for an unsupported module, which would change the vectors."""
     pooling, normalize, pools_prompt = "mean", False, True
     for kind, path in _modules(folder):
         if kind == "Transformer":
@@ -114,12 +108,8 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def write_changes(folder: Path, config: EmbeddingConfig) -> None:
-    """Write changed prompts, similarity, vector size and maximum length into ``folder``.
-
-    Args:
-        folder: copy of the folder that the config was read from.
-        config: current settings.
-    """
+    """Write changed prompts, similarity, vector size and maximum length into a copy of the folder
+    that ``config`` was read from."""
     old = read_embedding_config(folder)
     settings = (config.prompts, config.default_prompt_name, config.similarity)
     if settings != (old.prompts, old.default_prompt_name, old.similarity):
@@ -141,11 +131,7 @@ def _inner(folder: Path) -> Path:
 
 
 def read_pooling(folder: Path) -> str | None:
-    """The pooling saved by sentence-transformers; None unless it is one of ``POOLINGS``.
-
-    Raises:
-        InputError: a file of sentence-transformers is damaged.
-    """
+    """The pooling saved by sentence-transformers; None unless it is one of ``POOLINGS``."""
     for kind, path in _modules(folder):
         if kind == "Pooling":
             pooling = _pooling_in(path)

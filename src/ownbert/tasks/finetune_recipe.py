@@ -221,22 +221,15 @@ class TaskSettings(CheckedSettings, name="task"):
         return apply_values(cls(name=name), {"long": "cut", **given}, "settings.")
 
     def changed(self) -> dict[str, Any]:
-        """The settings that differ from the defaults.
-
-        "cut" is not included: a finished model truncates long documents unless its folder says
-        otherwise.
-        """
+        """The settings that differ from the defaults, without ``long`` "cut": a finished model
+        truncates long documents unless its folder says otherwise."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
         if self.long == "cut":
             del values["long"]
         return {k: v for k, v in values.items() if v != getattr(TaskSettings, k)}
 
     def refuse_others(self, task: str, known: Set[str]) -> None:
-        """Check that only settings of this task are set.
-
-        Raises:
-            InputError: a setting is not used by the task.
-        """
+        """Raise ``InputError`` if a setting is set that the task does not use."""
         if others := [name for name in self.changed() if name not in known]:
             raise InputError(
                 "task.{others} does not apply to {task}, which has {options}",
@@ -372,11 +365,8 @@ class Vit(CheckedSettings, name="model.vit"):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneModel(CheckedSettings, name="model"):
-    """The model to start from.
-
-    Args:
-        vit: sizes of a new model for images, if there is no folder.
-    """
+    """The model to start from; ``vit`` has the sizes of a new model for images, if there is no
+    folder."""
 
     folder: str = setting(
         "",

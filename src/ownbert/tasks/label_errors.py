@@ -12,15 +12,8 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class LabelError:
-    """A row whose label contradicts the held-out prediction.
-
-    Args:
-        row: index of the row.
-        given: index of the given label.
-        suggested: index of the predicted label.
-        score: normalised margin, the probability of the suggested label minus that of the given
-            label, 0 to 1.
-    """
+    """A row whose label contradicts the held-out prediction: indices of the row, the given and the
+    predicted label, and the probability of the latter minus that of the former, 0 to 1."""
 
     row: int
     given: int
@@ -29,14 +22,8 @@ class LabelError:
 
 
 def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[LabelError]:
-    """Find rows off the diagonal of the confident joint, the largest margin first.
-
-    Args:
-        probabilities: (N, C) out-of-sample probabilities.
-        labels: (N) indices of the given classes.
-
-    Raises:
-        InputError: shapes or indices do not fit.
+    """The rows off the diagonal of the confident joint, the largest margin first, from
+    out-of-sample probabilities (N, C) and indices of the given labels (N).
 
     Source: Northcutt, Jiang and Chuang 2021, "Confident Learning", section 3.
     """

@@ -31,13 +31,8 @@ LINES, PIECES, TWICE = KINDS = ("lines", "pieces", "twice")
 
 @dataclass(frozen=True)
 class MadePairs:
-    """Statistics of generated pairs.
-
-    Args:
-        texts: number of texts, by kind of pair.
-        copies: number of duplicate texts that were skipped.
-        labels: name of a column of labels, which pairs do not need.
-    """
+    """Statistics of generated pairs: number of texts by kind of pair, number of duplicate texts
+    that were skipped, and the name of a column of labels, which pairs do not need."""
 
     texts: Mapping[str, int]
     copies: int
@@ -66,10 +61,8 @@ class MadePairs:
 class RecutPieces(EncodedRows):
     """Pairs of pieces of a text, which is split at another position in each epoch.
 
-    Args:
-        before: number of special tokens before a text.
-        after: number of special tokens after a text.
-        room: maximum tokens of a text.
+    ``before`` and ``after`` are the numbers of special tokens around a text, ``room`` its maximum
+    tokens.
     """
 
     before: int = 1
@@ -108,22 +101,13 @@ class RecutPieces(EncodedRows):
 def make_pairs(
     path: Source, columns_by_role: Mapping[str, Sequence[str]]
 ) -> tuple[list[Row], MadePairs]:
-    """Generate pairs from single texts.
+    """Generate pairs from single texts: the columns of a table, or plain text as ``read_documents``
+    reads it.
 
     A text of several lines gives pairs of consecutive lines; a longer line gives pairs of
     consecutive pieces; a short one is paired with itself, and dropout makes its two vectors differ
-    (Gao et al. 2021, "SimCSE", section 3). Lines and pieces are used once.
-
-    Args:
-        path: the texts: a table, or plain text as read by ``corpus.documents.read_documents``.
-        columns_by_role: columns of a table by role.
-
-    Returns:
-        The rows, whose ``line`` is the number of their text (or of the row in a table), and
-        statistics.
-
-    Raises:
-        InputError: there are no texts.
+    (Gao et al. 2021, "SimCSE", section 3). Lines and pieces are used once. The ``line`` of a row is
+    the number of its text (or of the row in a table).
     """
     documents = [(number, lines) for number, lines in _documents(path, columns_by_role) if lines]
     kind = text_kind(line for _, lines in documents for line in lines)
@@ -145,15 +129,8 @@ def make_pairs(
 
 
 def hold_out(rows: Sequence[Row], seed: int) -> tuple[Sequence[Row], Sequence[Row] | None]:
-    """Hold out some texts for evaluation, with one pair each.
-
-    Args:
-        rows: rows from ``make_pairs``; those of a group are on the same side.
-        seed: seed of the random selection.
-
-    Returns:
-        Training rows and dev rows; no dev rows (None) if too few texts give two distinct texts.
-    """
+    """Hold out some texts for evaluation, with one pair each; the rows of a group are on the same
+    side. No dev rows (None) if too few texts give two distinct texts."""
     first = {row.line: row for row in reversed(rows) if row.texts[0] != row.texts[1]}
     count = min(_MOST, int(len(first) * _SHARE))
     if count < _LEAST:
@@ -180,16 +157,8 @@ def _group(row: Row) -> str | int:
 def refuse_ambiguous(
     path: Source, columns_by_role: Mapping[str, Sequence[str]], given: ColumnNames
 ) -> None:
-    """Check that a table with one text column really contains single texts.
-
-    Args:
-        path: the table.
-        columns_by_role: its columns by role.
-        given: columns named by the user; naming a text column resolves the ambiguity.
-
-    Raises:
-        InputError: another column may contain the second texts.
-    """
+    """Raise ``InputError`` if a table with one text column may have the second texts in another
+    column, unless the user named the text column."""
     names = columns(path)
     text = columns_by_role["text"][0]
     known = {*COUNTERS, *LABEL_NAMES, text.lower(), "uuid"}
@@ -244,10 +213,8 @@ def _consecutive_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _pieces(text: str, kind: str) -> list[str]:
-    """Split a text into an even number of pieces; a short text stays whole.
-
-    Lengths are random, because equal lengths would reveal which pieces belong together.
-    """
+    """Split a text into an even number of pieces, of random lengths, because equal ones would
+    reveal which belong together; a short text stays whole."""
     # Scripts with spaces are split only there, others not before a vowel sign.
     starts = [start for start, _ in spans_of(text, "marked" if kind == "chinese" else "ids")]
     if len(starts) < _LONG:

@@ -216,16 +216,12 @@ class Scores:
 def score_labels(
     truth: Sequence[int] | np.ndarray, predicted: Sequence[int] | np.ndarray, labels: Sequence[str]
 ) -> Scores:
-    """Metrics of predictions with one label per row.
+    """Metrics of predictions with one label per row, from indices (rows) of true and predicted
+    labels.
 
     Macro-F1 is the mean over the labels in the truth or the predictions; a label that is never
     predicted has F1 0, as in scikit-learn. mcc is the Matthews correlation coefficient for any
     number of labels (Gorodkin 2004), 0 if the truth or the predictions are constant.
-
-    Args:
-        truth: (rows) indices of true labels.
-        predicted: (rows) indices of predicted labels.
-        labels: C label names.
     """
     size = len(labels)
     pairs = np.asarray(truth) * size + np.asarray(predicted)
@@ -256,14 +252,8 @@ def weighted_mean(of_labels: np.ndarray, support: np.ndarray) -> float:
 def label_scores(
     labels: Sequence[str], right: np.ndarray, support: np.ndarray, predicted: np.ndarray
 ) -> tuple[LabelScore, ...]:
-    """Compute precision, recall and F1 of each label.
-
-    Args:
-        labels: C label names.
-        right: (C) true positives.
-        support: (C) true instances.
-        predicted: (C) number of predictions.
-    """
+    """Precision, recall and F1 of each label, from its true positives, true instances and
+    predictions (C)."""
     precision = right / np.maximum(predicted, 1)
     recall = right / np.maximum(support, 1)
     f1 = 2 * right / np.maximum(support + predicted, 1)
@@ -282,14 +272,9 @@ def _matthews(confusion: np.ndarray) -> float:
 
 
 def risk_curve(preferences: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """The error rate as a function of coverage, most confident rows first.
-
-    Args:
-        preferences: (N, C) probabilities, weighted by the decision of the task.
-        right: (N) whether the label with the largest is correct.
-
-    Returns:
-        Pairs of coverage and error rate among the answered rows.
+    """Pairs of coverage and error rate among the answered rows, most confident first, from
+    probabilities weighted by the decision (N, C), and whether the label with the largest is right
+    (N).
 
     Source: El-Yaniv and Wiener 2010, "On the Foundations of Noise-free Selective Classification".
     """
@@ -395,24 +380,15 @@ def _mean_f1(right: np.ndarray, support: np.ndarray, predicted: np.ndarray) -> f
 
 
 def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
-    """Precision at each threshold, weighted by the recall gained there.
-
-    Args:
-        truth: (rows) of 0 and 1, with at least one positive.
-        probabilities: (rows).
-    """
+    """Precision at each threshold, weighted by the recall gained there; ``truth`` (rows) has at
+    least one positive."""
     _, right, positives = counts_by_threshold(truth, probabilities)
     return float((np.diff(right, prepend=0) * right / positives).sum() / right[-1])
 
 
 def one_vs_rest(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
     """The metrics ``RANKING`` of each label against the others, averaged over the labels that some
-    rows have and others lack.
-
-    Args:
-        truth: (rows) indices of true labels.
-        probabilities: (rows, C).
-    """
+    rows have and others lack, from indices (rows) of true labels and probabilities (rows, C)."""
     each = [Ranking("", truth == i, probabilities[:, i]) for i in np.unique(truth)]
     values = [one.values for one in each if one.complete] or [each[0].values]
     return {name: float(np.mean([own[name] for own in values])) for name in RANKING}

@@ -39,12 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LabelSetDecision:
-    """The prediction for a row with any number of labels; as an array, their probabilities.
-
-    Args:
-        probabilities: (C) probability of each label.
-        predicted: (C) whether a label is predicted.
-    """
+    """The prediction for a row with any number of labels: their probabilities (C), which are its
+    value as an array, and whether each is predicted (C)."""
 
     probabilities: np.ndarray
     predicted: np.ndarray
@@ -55,11 +51,8 @@ class LabelSetDecision:
     def ranked(
         self, names: Sequence[str], chosen: np.ndarray | None = None
     ) -> list[dict[str, Any]]:
-        """Labels with their probabilities, most probable first, like ``transformers.pipeline``.
-
-        Args:
-            chosen: (C) which labels; by default the predicted ones.
-        """
+        """Labels with their probabilities, most probable first, like ``transformers.pipeline``;
+        ``chosen`` (C) says which, by default the predicted ones."""
         chosen = self.predicted if chosen is None else chosen
         order = np.argsort(-self.probabilities, kind="stable")
         return [
@@ -285,16 +278,11 @@ class MultiLabelTask(SentenceTask):
 def score_multilabel(
     truth: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray, labels: Sequence[str]
 ) -> Scores:
-    """Metrics of predictions with any number of labels per row.
+    """Metrics of predictions with any number of labels per row, from truth, probabilities and
+    predictions (rows, C).
 
     Macro-F1 is the mean over the labels in the truth or the predictions (scikit-learn's
     zero_division=nan), average precision is the mean over the labels in the truth.
-
-    Args:
-        truth: (rows, C) of 0 and 1.
-        probabilities: (rows, C).
-        predicted: (rows, C) whether a label is predicted.
-        labels: C label names.
     """
     true = truth.astype(bool)
     right, support, predicted_counts = (x.sum(0) for x in (true & predicted, true, predicted))

@@ -18,13 +18,8 @@ from ownbert.train.device import autocast
 
 
 class PackedNetwork:
-    """A model that computes logits of rows, or the tokens at masks.
-
-    Args:
-        model: model, which is put into evaluation mode.
-        precision: float32 or bfloat16.
-        objective: objective whose loss is accumulated over all calls.
-    """
+    """A model, put into evaluation mode, that computes logits of rows, or the tokens at masks; with
+    an objective, its loss is accumulated over all calls."""
 
     def __init__(
         self, model: Model, precision: str = "float32", objective: Objective | None = None
@@ -59,16 +54,8 @@ class PackedNetwork:
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The most probable tokens at the masked positions of all examples.
-
-        Args:
-            examples: examples with masked positions.
-            known: ids of the candidate tokens.
-            top: number of candidates k, at most the number of known tokens.
-
-        Returns:
-            Probabilities over the whole vocabulary, float32 (M, k), largest first, and ids (M, k).
-        """
+        """The most probable of the ``known`` tokens at the masked positions of all examples:
+        probabilities over the whole vocabulary, float32 (M, k), largest first, and ids (M, k)."""
         shares = self._masked_logits(examples).softmax(-1)
         ids = torch.from_numpy(known).to(shares.device)
         best = shares[:, ids].topk(min(top, len(ids)))

@@ -181,17 +181,9 @@ class RegressionTask(SentenceTask):
 
 
 def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequence[str]) -> Scores:
-    """Compute metrics of predicted values, averaged over the columns.
-
-    Args:
-        truth: (rows, C) true values.
-        predictions: (rows, C) predicted values.
-        labels: C column names.
-
-    Returns:
-        spearman and pearson correlation, 0 if one side is constant; mae, the mean absolute error in
-        the user's units; r2, the coefficient of determination, 0 if the truth is constant.
-    """
+    """Metrics of predicted values (rows, C), averaged over the columns: spearman and pearson
+    correlation, 0 if one side is constant; mae, the mean absolute error in the user's units; r2,
+    the coefficient of determination, 0 if the truth is constant."""
     from scipy.stats import rankdata
 
     each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}

@@ -71,11 +71,9 @@ def normalised(text: str) -> str:
 
 
 def text_key(text: str) -> str | bytes:
-    """A key that is equal for texts that differ only in spaces, case, punctuation and the encoding
-    of characters: two copies of one text. Empty for a blank text.
-
-    Rows that share a key are kept on the same side of a split, so that answers cannot be memorised.
-    """
+    """A key that is equal for copies of a text, which differ only in spaces, case, punctuation and
+    the encoding of characters; empty for a blank text. Rows that share a key are kept on the same
+    side of a split, so that answers cannot be memorised."""
     key = normalised(text)
     if len(key) <= _LONGEST:
         return key
@@ -88,14 +86,8 @@ def row_key(row: Row) -> tuple[str | bytes, ...]:
 
 
 def clusters_of(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
-    """Number the clusters of rows that are connected by shared keys, directly or through others.
-
-    Args:
-        keys: keys of each row, see ``Task.fold_keys``.
-
-    Returns:
-        int (N): the cluster of each row, numbered from 0 in the order of their first rows.
-    """
+    """The cluster (N) of each row: rows are connected by shared keys (see ``Task.fold_keys``),
+    directly or through others. Numbered from 0 in the order of the first rows."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -111,11 +103,7 @@ def clusters_of(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
 
 
 def bootstrap(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
-    """Yield indices of rows: bootstrap samples of whole clusters.
-
-    Args:
-        clusters: (N) number of the cluster of each row.
-        samples: number of samples.
+    """Yield indices of rows: bootstrap samples of whole clusters, from the cluster of each row (N).
 
     Source: Field and Welsh 2007, "Bootstrapping clustered data", section 2.
     """
@@ -126,14 +114,8 @@ def bootstrap(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
 
 
 def permutations(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
-    """Yield random orders (N) of rows, in which the rows of a cluster stay together.
-
-    They are shuffled, too: their targets may be in the same order in each cluster (before, after).
-
-    Args:
-        clusters: (N) number of the cluster of each row.
-        samples: number of orders.
-    """
+    """Yield random orders (N) of rows, in which the rows of a cluster stay together. They are
+    shuffled, too: their targets may be in the same order in each cluster (before, after)."""
     rng, order = np.random.default_rng(0), np.argsort(clusters, kind="stable")
     kinds, numbers = np.unique(clusters, return_inverse=True)
     for _ in range(samples):
@@ -150,28 +132,15 @@ def fold_count(rows: int) -> int:
 
 @dataclass(frozen=True)
 class RowTimes:
-    """The times of rows.
-
-    Args:
-        numbers: (N) times as numbers.
-        texts: (N) times for readers.
-    """
+    """The times of rows, as numbers (N), and as texts (N) for readers."""
 
     numbers: np.ndarray
     texts: Sequence[str]
 
     @classmethod
     def read(cls, values: Sequence[Any], name: str, places: Sequence[str]) -> "RowTimes":
-        """Read the values of a column.
-
-        Args:
-            values: (N) cells.
-            name: name of the column.
-            places: (N) locations of the rows, for messages.
-
-        Raises:
-            InputError: a value is not a time, or values are written in different ways.
-        """
+        """Read the cells (N) of a column; ``places`` (N) are locations of the rows, for messages.
+        Raises ``InputError`` if a value is not a time, or values are written in different ways."""
         texts, numbers, kinds = [], [], set()
         for value, where in zip(values, places, strict=True):
             text, number, kind = _time(value, name, where)
@@ -211,11 +180,7 @@ class SplitColumns:
     time: str | None = None
 
     def named(self, source: Source) -> dict[str, str]:
-        """The columns by option, as the table writes them.
-
-        Raises:
-            InputError: the table has no such column.
-        """
+        """The columns by option, as the table writes them."""
         given = {GROUP: self.group, TIME: self.time}
         given = {option: name for option, name in given.items() if name is not None}
         if not given:
@@ -235,11 +200,7 @@ class SplitColumns:
                 )
 
     def with_groups(self, rows: Sequence[Row], source: Source) -> list[Row]:
-        """The rows with their groups; a row without a value belongs to no group.
-
-        Raises:
-            InputError: the table has no such column, or a value is not a name or a number.
-        """
+        """The rows with their groups; a row without a value belongs to no group."""
         if self.group is None:
             return list(rows)
         name = self.named(source)[GROUP]
@@ -248,11 +209,7 @@ class SplitColumns:
         return [replace(row, group=groups.get(row.line)) for row in rows]
 
     def times(self, rows: Sequence[Row], source: Source) -> RowTimes | None:
-        """The times of the rows (N), or None if no column was named.
-
-        Raises:
-            InputError: the table has no such column, or a value is not a time.
-        """
+        """The times of the rows (N), or None if no column was named."""
         if self.time is None:
             return None
         name, wanted = self.named(source)[TIME], {row.line for row in rows}
@@ -265,14 +222,9 @@ class SplitColumns:
 def group_warnings(
     source: Source, unused: Sequence[str], dev: Source | None = None
 ) -> Iterator[str]:
-    """A warning if columns that are not used seem to name groups with several rows.
-
-    Args:
-        source: file of the training rows.
-        unused: its columns without a role.
-        dev: file of the dev rows; columns without common values are ignored. None: the dev rows are
-            held out from the training rows.
-    """
+    """A warning if unused columns of the training rows seem to name groups with several rows. Those
+    without common values in ``dev`` are ignored; None: the dev rows are held out from the training
+    rows."""
     found = key_columns(source, unused)
     if dev is not None:
         found = [name for name in found if name in columns(dev) and _have_common(name, source, dev)]
@@ -295,18 +247,11 @@ def _have_common(name: str, *sources: Source) -> bool:
 def split_by_time(
     times: np.ndarray, keys: Sequence[Sequence[Hashable]], source: Source
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out the latest rows; rows of equal times stay together.
-
-    Args:
-        times: (N) times as numbers.
-        keys: keys of each row; earlier rows that share one with a later row are not trained on.
-        source: file of the rows, for messages.
+    """Hold out the latest rows by their times (N); rows of equal times stay together, and earlier
+    rows that share one of their ``keys`` with a later row are not trained on.
 
     Returns:
         Indices of the earlier rows to train on, and of the later ones, both ascending.
-
-    Raises:
-        InputError: no row can be held out or trained on.
     """
     distinct, counts = np.unique(times, return_counts=True)
     if len(distinct) < 2:
@@ -374,13 +319,8 @@ def _time(value: Any, name: str, where: str) -> tuple[str, float, str]:
 def _with_years_first(
     texts: Sequence[str], numbers: Sequence[float], name: str, places: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[float]]:
-    """Read 31052024 as 2024-05-31: as a number, days of all months would be mixed.
-
-    Unless most of the numbers are such dates, they are returned as they are.
-
-    Raises:
-        InputError: some numbers are no such dates, or the order of day and month is unknown.
-    """
+    """Read 31052024 as 2024-05-31: as a number, days of all months would be mixed. Unless most of
+    the numbers are such dates, they are returned as they are."""
     found = [_dates_of(text) for text in texts]
     if sum(map(bool, found)) <= len(texts) / 2:
         return texts, numbers

@@ -22,15 +22,8 @@ class RowNetwork(Protocol):
         ...
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """The logits of a head, concatenated over all sequences of the rows.
-
-        Args:
-            examples: at least one row.
-            head: kind of the head.
-
-        Returns:
-            float32 (T, ...) or (B, ...), depending on the head.
-        """
+        """The logits of a head, concatenated over all sequences of the rows (at least one): float32
+        (T, ...) or (B, ...), depending on the head."""
         ...
 
 

@@ -29,11 +29,7 @@ _NEAR = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class RowObjective(Objective):
-    """An objective with one prediction per row; ``distance`` is for use in ``RDrop``.
-
-    Args:
-        counts_correct: whether correct predictions are counted.
-    """
+    """An objective with one prediction per row; ``distance`` is for use in ``RDrop``."""
 
     weight: float = 1.0
     name: str = "classification"
@@ -58,11 +54,7 @@ class SingleLabelObjective(RowObjective):
 
     A distribution comes from another model (Hinton et al. 2015, section 2, at temperature 1); its
     most probable label counts as the correct one. All windows of a document are trained on its
-    label and count as one row.
-
-    Args:
-        smoothing: label smoothing.
-        label_weights: (C) weights of the labels in the loss.
+    label and count as one row. ``label_weights`` (C) are the weights of the labels in the loss.
     """
 
     smoothing: float = 0.0
@@ -92,10 +84,8 @@ class MultiLabelObjective(RowObjective):
     """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
 
     All windows of a document are trained on its labels and count as one row. A row counts as
-    correct if exactly its labels have a probability of at least 0.5.
-
-    Args:
-        label_weights: (C) weights of positive rows; negative rows have weight 1.
+    correct if exactly its labels have a probability of at least 0.5. ``label_weights`` (C) are the
+    weights of positive rows; negative rows have weight 1.
     """
 
     label_weights: tuple[float, ...] | None = None
@@ -122,13 +112,11 @@ class MultiLabelObjective(RowObjective):
 
 @dataclass(frozen=True)
 class RegressionObjective(RowObjective):
-    """Squared error or Huber loss of standardised values, averaged over the columns.
+    """Squared error (mse) or Huber loss (Huber 1964, quadratic up to 1) of standardised values,
+    averaged over the columns.
 
     The prediction for a document is the mean over its windows. A row counts as correct if all its
     values are within half a standard deviation.
-
-    Args:
-        loss: mse, or huber (Huber 1964, quadratic up to 1).
     """
 
     loss: str = "mse"
@@ -181,13 +169,9 @@ def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
 
 
 class RDrop(Objective):
-    """An objective on a batch that contains each row twice, in the same order, plus a distance.
-
-    The distance is between the two predictions for a row, which differ by dropout.
-
-    Args:
-        inner: objective with ``distance``.
-        strength: weight of the distance relative to the mean of the two losses.
+    """An objective on a batch that contains each row twice, in the same order, plus the distance
+    between the two predictions for a row, which differ by dropout. ``strength`` is its weight
+    relative to the mean of the two losses.
 
     Source: Liang et al. 2021 (R-Drop), equation 4.
     """
@@ -217,16 +201,8 @@ def _first_half(batch: Batch) -> Batch:
 
 
 def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
-    """Repeat labels for all sequences of their rows.
-
-    Args:
-        labels: (rows, ...).
-        scores: (B, ...).
-        batch: batch of B sequences.
-
-    Returns:
-        (B, ...), or ``labels`` unchanged if there is already one score per row.
-    """
+    """Repeat labels (rows, ...) for all sequences of their rows, (B, ...); unchanged if there is
+    already one of the ``scores`` per row."""
     if batch.groups is None or len(scores) == len(batch.groups):
         return labels
     return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)
@@ -280,12 +256,11 @@ class TaggingObjective(RowObjective):
 
 @dataclass(frozen=True)
 class CrfObjective(TaggingObjective):
-    """Negative log-likelihood of the tags of a sentence under a linear-chain CRF.
+    """Negative log-likelihood of the tags of a sentence under a linear-chain CRF, whose emission
+    scores are the logits (Lafferty, McCallum, Pereira 2001, section 3).
 
-    The logits are the emission scores. The loss is counted per word, to be comparable with cross
-    entropy; correct tags are counted by the logits alone.
-
-    Source: Lafferty, McCallum, Pereira 2001, section 3.
+    The loss is counted per word, to be comparable with cross entropy; correct tags are counted by
+    the logits alone.
     """
 
     crf: Any = None
@@ -312,15 +287,8 @@ def _count_correct(logits: Tensor, tags: Tensor) -> Tensor:
 
 
 def pad_sentences(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-    """Pad words to sentences; sentences without words are skipped.
-
-    Args:
-        values: (words, ...).
-        counts: number of words of each sentence.
-
-    Returns:
-        (sentences, longest, ...), and the mask of words (sentences, longest).
-    """
+    """Pad words (words, ...) to sentences (sentences, longest, ...) by the number of words of each;
+    those without words are skipped. Also returns the mask of words (sentences, longest)."""
     counts = [n for n in counts if n]
     padded = nn.utils.rnn.pad_sequence(list(values.split(counts)), batch_first=True)
     lengths = torch.tensor(counts, device=values.device)
@@ -338,31 +306,19 @@ def word_marginals(emissions: Tensor, counts: list[int], crf: Any) -> Tensor:
 
 @torch.inference_mode()
 def marginals(emissions: np.ndarray, counts: list[int], crf: Any) -> np.ndarray:
-    """(words, C) -> (words, C): the probability of each tag of a word given the whole sentence.
-
-    Args:
-        emissions: emission scores of the words of all sentences.
-        counts: number of words of each sentence.
-        crf: CRF, whose transitions may be arrays.
-    """
+    """Emission scores (words, C) of all sentences to the probability (words, C) of each tag of a
+    word given the whole sentence. The transitions of the CRF may be arrays."""
     names = ("transitions", "start_transitions", "end_transitions")
     crf = SimpleNamespace(**{name: torch.as_tensor(getattr(crf, name)) for name in names})
     return word_marginals(torch.from_numpy(emissions), counts, crf).exp().numpy()
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
-    """Marginal log-probabilities by the forward-backward algorithm in log space.
+    """Marginal log-probabilities by the forward-backward algorithm in log space: emissions
+    (sentences, longest, C) and mask (sentences, longest) -> (sentences, longest, C).
 
     Choosing the best tag of each word by these minimises the expected number of wrong words; the
     tags need not be the single best path.
-
-    Args:
-        crf: CRF with transitions.
-        emissions: (sentences, longest, C).
-        mask: (sentences, longest).
-
-    Returns:
-        (sentences, longest, C).
 
     Source: Lafferty et al. 2001, section 3.
     """
@@ -387,10 +343,8 @@ def vectors_of_rows(logits: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class CosineObjective(RowObjective):
-    """Squared difference between the cosine similarity of a row's texts and its label in [0, 1].
-
-    Source: Reimers and Gurevych 2019, section 3, regression objective.
-    """
+    """Squared difference between the cosine similarity of a row's texts and its label in [0, 1]
+    (Reimers and Gurevych 2019, section 3, regression objective)."""
 
     name: str = "cosine"
     counts_correct: bool = False
@@ -405,11 +359,9 @@ class CosineObjective(RowObjective):
 
 @dataclass(frozen=True)
 class ContrastiveObjective(RowObjective):
-    """InfoNCE with in-batch negatives.
-
-    The loss is the mean of two cross entropies, of finding each query's positive and each
-    positive's query by their cosines / ``temperature``. Hard negatives are additional candidates
-    for all queries.
+    """InfoNCE with in-batch negatives: the mean of two cross entropies, of finding each query's
+    positive and each positive's query by their cosines / ``temperature``. Hard negatives are
+    additional candidates for all queries.
 
     Labels (rows, texts of a row) are text ids; equal texts share an id. Rows that share a text are
     not negatives of each other. The loss depends on the batch size.

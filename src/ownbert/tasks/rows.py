@@ -99,14 +99,8 @@ PLAIN_OUTPUT = OutputOptions()
 
 
 class TableRow(NamedTuple):
-    """A row of a table.
-
-    Args:
-        where: location of the row, for messages.
-        cells: values of the other columns.
-        id: id of the row.
-        features: see ``Row``.
-    """
+    """A row of a table: its line and location (``where``, for messages), the cells of the other
+    columns, its id and word features (see ``Row``)."""
 
     line: int
     where: str
@@ -126,17 +120,9 @@ def read_table(
 ) -> Iterator[TableRow]:
     """Stream the rows of a table, including empty texts.
 
-    Args:
-        path: the table.
-        texts: names of the text columns.
-        others: names of other columns to read.
-        id: name of the id column; None: one with a usual name, if any.
-        features: names of the columns of word features, with one tag per space-separated word of
-            the first text.
-
-    Raises:
-        InputError: a text is missing, the table has no rows, or the numbers of words and tags
-            differ.
+    ``others`` are columns to read besides the texts; ``id`` is the id column (None: one with a
+    usual name, if any); ``features`` are columns with one tag per space-separated word of the first
+    text.
     """
     ids = id_column(path, [*texts, *others, *features], id)
     start = len(texts) + len(others)
@@ -155,17 +141,8 @@ def read_table(
 def with_columns(
     rows: Iterable[Row], source: Source, names: Sequence[str], *, option: str
 ) -> Iterator[Row]:
-    """Rows with the values of further columns (``Row.kept``), which are read in step with them.
-
-    Args:
-        rows: the rows of a table, in its order.
-        source: the table.
-        names: columns of the table.
-        option: option that names them, for messages.
-
-    Raises:
-        InputError: the rows do not come from a table, or a column is missing.
-    """
+    """Rows of a table, in its order, with the values of further columns (``Row.kept``), which are
+    read in step with them; ``option`` names them, for messages."""
     if not isinstance(source, MemoryTable) and kind_of(source) == "txt":
         raise needs_table(option)
     names = [require_column(columns(source), name, source=source, option=option) for name in names]
@@ -190,11 +167,7 @@ def _json_value(value: Any) -> Any:
 
 
 def label_text(value: Any, where: str) -> str:
-    """A label as text without surrounding whitespace.
-
-    Raises:
-        InputError: the label is empty.
-    """
+    """A label as text without surrounding whitespace; raise ``InputError`` if it is empty."""
     text = as_text(value, "label", where).strip()
     if not text:
         raise InputError("{where}: the label is empty", where)

@@ -45,10 +45,8 @@ _TRAINING_TOKENS = 512
 
 
 class SentenceTask(Task):
-    """One prediction per text or pair of texts, by the classification head on the pooled text.
-
-    Long documents may be split into windows.
-    """
+    """One prediction per text or pair of texts, by the classification head on the pooled text. Long
+    documents may be split into windows."""
 
     head = "classification"
     hidden_settings = frozenset(_WINDOWS)
@@ -69,16 +67,8 @@ class SentenceTask(Task):
     def find_columns(
         self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
     ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """The columns of the texts, of the targets if ``labelled``, and of word features.
-
-        Args:
-            path: the table.
-            given: columns named by the user; by default ``columns``.
-            labelled: whether to find the target columns too.
-
-        Raises:
-            InputError: a column is missing or used twice.
-        """
+        """The columns of the texts, of the targets if ``labelled``, and of word features; ``given``
+        are those named by the user, by default ``columns``."""
         columns_by_role = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
         )

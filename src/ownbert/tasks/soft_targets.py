@@ -31,21 +31,11 @@ def is_soft(target: Any) -> bool:
 def learn_order(
     rows: Sequence[Row], labels: Sequence[str], names: Collection[str], source: Source
 ) -> tuple[str, ...]:
-    """The label order of the probabilities in ``rows``, if labels were given.
+    """The label order of the probabilities in ``rows``: ``labels``, if a row has probabilities,
+    else empty, because the rows determine the labels.
 
-    Args:
-        rows: training rows.
-        labels: labels given for the task; may be empty.
-        names: labels of the rows with ordinary targets.
-        source: file of the rows, for messages.
-
-    Returns:
-        ``labels`` if a row has probabilities; otherwise an empty tuple, because the rows determine
-        the labels.
-
-    Raises:
-        InputError: rows have probabilities, but neither ``labels`` nor ``names`` give their labels;
-            or there are fewer than two labels, or an unknown one.
+    ``names`` are the labels of the rows with ordinary targets. Raises ``InputError`` if neither
+    give the labels of the probabilities, or one is unknown.
     """
     if not any(is_soft(row.target) for row in rows):
         return ()

@@ -57,23 +57,16 @@ Entity = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """A sentence with its predicted tags.
-
-    Args:
-        tags: one tag per word.
-        probabilities: (words) probabilities of these tags.
-    """
+    """A sentence with one predicted tag per word, and the probabilities (words) of these tags."""
 
     tags: tuple[str, ...]
     probabilities: np.ndarray
 
 
 class TaggingTask(Task):
-    """Softmax over the tags at the first token of each word, optionally with a CRF.
-
-    A sentence that is too long is split into overlapping windows, and each word is tagged in the
-    window where it is farthest from an edge. So sentences are never truncated.
-    """
+    """Softmax over the tags at the first token of each word, optionally with a CRF. A sentence that
+    is too long is split into overlapping windows, and each word is tagged in the window where it is
+    farthest from an edge. So sentences are never truncated."""
 
     name = "tag"
     purpose = "assigns a tag to each word of a text"
@@ -223,12 +216,8 @@ class TaggingTask(Task):
     def output_row(
         self, decided: TaggedSentence, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
-        """The sentence with its tags and entities.
-
-        Returns:
-            text, words, tags, and entities (if there is a tag O, or B- and I-) with their character
-            spans; the score of an entity is the mean probability of its tags.
-        """
+        """Text, words, tags, and entities (if there is a tag O, or B- and I-) with their character
+        spans; the score of an entity is the mean probability of its tags."""
         text, _ = text_of(row)
         output: Any = {"text": text, "words": list(row.texts), "tags": list(decided.tags)}
         if OUTSIDE in self.labels or are_entity_tags(self.labels):
@@ -321,12 +310,8 @@ def _parsed(tag: str, *, plain: bool = False) -> tuple[str, str]:
 
 
 def entities(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
-    """The entities of a sentence, in order and without overlap.
-
-    Args:
-        tags: one tag per word.
-        plain: whether tags are types: adjacent words with the same tag are one entity.
-    """
+    """The entities of a sentence, in order and without overlap. If ``plain``, tags are types, and
+    adjacent words with the same tag are one entity."""
     spans: list[Entity] = []
     kind, start = None, 0
     before = OUTSIDE
@@ -357,10 +342,8 @@ def continuation_tag(tag: str) -> str:
 
 
 def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Precision, recall and F1 of entities, micro-averaged and by type.
-
-    An entity is correct if its type, first word and last word are correct.
-    """
+    """Precision, recall and F1 of entities, micro-averaged and by type; an entity is correct if its
+    type, first word and last word are."""
     hits, gold, predicted_counts = Counter[str](), Counter[str](), Counter[str]()
     for true_tags, tags in zip(truth, predicted, strict=True):
         theirs, ours = set(entities(true_tags)), set(entities(tags))

@@ -71,12 +71,7 @@ NO_TAG = -1
 
 @dataclass(frozen=True, slots=True)
 class PlainTextRow(Row):
-    """A row whose words were split from ``text``.
-
-    Args:
-        text: original text.
-        starts: character offset of each word.
-    """
+    """A row whose words were split from ``text``, and the character offset of each word."""
 
     text: str = ""
     starts: Sequence[int] = field(default=(), compare=False)
@@ -96,13 +91,7 @@ def text_of(row: Row) -> tuple[str, Sequence[int]]:
 
 
 def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
-    """Split a plain text into words.
-
-    Args:
-        line: line in the file.
-        text: text to split.
-        chinese: whether every Chinese character is a word.
-    """
+    """Split a plain text into words; if ``chinese``, every Chinese character is a word."""
     pattern = _WORD if chinese else _BLANKS
     known: dict[str, str] = {}  # share equal words: a text may have millions
     words = tuple(known.setdefault(m[0], m[0]) for m in pattern.finditer(text))
@@ -111,11 +100,7 @@ def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
 
 
 def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
-    """Read rows with a tag for each word, at least one row.
-
-    Raises:
-        InputError: a row cannot be read; the message has file and line.
-    """
+    """Read rows with a tag for each word, at least one row."""
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = list(_tagged(path, given))
     else:
@@ -206,13 +191,8 @@ def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """A window of words, and the words that are tagged in it.
-
-    Args:
-        start, stop: range of words, ``stop`` exclusive.
-        first, last: range of tagged words, ``last`` exclusive; these have more context here than
-            in the neighbouring windows.
-    """
+    """The words ``start`` to ``stop`` (exclusive) of a window; it tags the words ``first`` to
+    ``last`` (exclusive), which have more context here than in the neighbouring windows."""
 
     start: int
     stop: int
@@ -221,10 +201,8 @@ class WordWindow:
 
 
 def encode_words(words: Iterable[str], builder: TextInputBuilder) -> dict[str, list[int]]:
-    """The ids of each distinct word: at least one, and at most as many as fit in a window.
-
-    Same as ``is_split_into_words`` in Transformers, and ``add_prefix_space`` for byte-level BPE.
-    """
+    """The ids of each distinct word: at least one, and at most as many as fit in a window; as with
+    ``is_split_into_words`` in Transformers, and ``add_prefix_space`` for byte-level BPE."""
     tokenizer, room = builder.tokenizer, builder.room
     distinct = list(dict.fromkeys(words))
     # Byte-level BPE marks the start of a word by the space before it.
@@ -235,14 +213,10 @@ def encode_words(words: Iterable[str], builder: TextInputBuilder) -> dict[str, l
 
 
 def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
-    """Split a sentence into windows with as many words as fit in ``room`` tokens.
+    """Split a sentence into windows with as many words, of ``sizes`` tokens each, as fit in
+    ``room`` tokens. Neighbouring windows share ``stride`` words, at most half of the earlier one.
 
     Windows that would tag no word are dropped; a sentence without words has one empty window.
-
-    Args:
-        sizes: number of tokens of each word.
-        room: maximum tokens of a window.
-        stride: number of words shared by neighbouring windows, at most half of the earlier one.
     """
     spans = list(_spans(sizes, room, stride))
     far = len(sizes)
@@ -290,14 +264,9 @@ def window_example(
 ) -> Example:
     """A window as an example with a tag for each token.
 
-    Args:
-        window: words of the window and those to tag.
-        pieces: ids of each word of the sentence.
-        tags: class of each word, assigned to its first token; None assigns class 0 to these tokens
-            as a mark.
-        builder: adds the special tokens.
-        continuation: for each class, the class of a word's other tokens; None: they have no tag.
-        words: see ``Example``.
+    ``pieces`` are the ids of each word of the sentence. ``tags`` are the classes of the words,
+    assigned to their first tokens; None assigns class 0 to these as a mark. ``continuation`` is,
+    for each class, that of a word's other tokens; None: they have no tag.
     """
     ids: list[int] = []
     token_tags = [NO_TAG] * builder.format.before
@@ -315,12 +284,8 @@ def window_example(
 
 
 def join_windows(examples: Iterable[Example], *, marks: bool = False) -> Example:
-    """Combine the windows of a sentence into one example.
-
-    Args:
-        examples: windows; passing an iterator avoids holding a long text in memory twice.
-        marks: whether tags only mark words, so that arrays may be small.
-    """
+    """Combine the windows of a sentence into one example; an iterator avoids holding a long text in
+    memory twice. If tags are only ``marks`` of words, arrays may be small."""
     small = {"token_ids": np.int32, "type_ids": np.int8, "tags": np.int8}
     kinds = small if marks else dict.fromkeys(small, np.int64)
     columns = {name: bytearray() for name in kinds}

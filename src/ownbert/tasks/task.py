@@ -163,14 +163,8 @@ class Task(ABC):
     # Model and input.
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
-        """The description of the folder that training starts from.
-
-        Returns:
-            None if ``describe_new`` designs a model for the rows.
-
-        Raises:
-            InputError: the folder does not suit the task.
-        """
+        """The description of the folder that training starts from; None if ``describe_new`` designs
+        a model for the rows."""
         if not model.folder:
             raise InputError("{--model} is needed: the folder to start from")
         if model.vit != Vit():
@@ -192,11 +186,7 @@ class Task(ABC):
         raise NotImplementedError
 
     def check_modality(self, description: Description, folder: str | Path) -> None:
-        """Check that the model accepts the modality of the rows.
-
-        Raises:
-            InputError: the model reads images and the rows are texts, or vice versa.
-        """
+        """Raise ``InputError`` if the model reads images and the rows are texts, or vice versa."""
         if description.config.image is not None:
             raise InputError(
                 "{folder} reads images, but {name} needs a text model; for images: ownbert "
@@ -234,16 +224,8 @@ class Task(ABC):
         return not all(map(is_list, data.values()))
 
     def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
-        """The input of ``read`` and ``stream``: a file, or rows in memory as a table.
-
-        Args:
-            data: a path, or rows in a form accepted by ``ownbert.tables.memory.table_of``.
-            name: description of the rows, for messages.
-            labelled: whether rows without column names end with the target.
-
-        Raises:
-            InputError: the data contain no rows.
-        """
+        """The input of ``read`` and ``stream``: a file, or rows in memory as a table (see
+        ``table_of``). If ``labelled``, rows without column names end with the target."""
         if isinstance(data, str | os.PathLike):
             return data
         pair = getattr(self, "pair", None)  # for tasks on texts or pairs
@@ -252,22 +234,12 @@ class Task(ABC):
 
     @abstractmethod
     def read(self, path: Source) -> list[Row]:
-        """Read labelled rows, at least one.
-
-        Raises:
-            InputError: a row cannot be read; the message has file and line.
-        """
+        """Read labelled rows, at least one."""
 
     def hold_out(
         self, rows: Sequence[Row], source: Source, seed: int
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Split off dev rows if none are given; by default there are none.
-
-        Args:
-            rows: rows read from ``source``.
-            source: source of the training rows.
-            seed: seed of the random split.
-        """
+        """Split off dev rows if none are given, by a seed; by default there are none."""
         return rows, None
 
     @abstractmethod
@@ -275,19 +247,12 @@ class Task(ABC):
         """Yield rows to predict, without targets."""
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
-        """Learn labels and scales from the training rows.
-
-        Raises:
-            InputError: the rows are unsuitable for training.
-        """
+        """Learn labels and scales from the training rows."""
         return
 
     def learn_features(self, rows: Sequence[Row]) -> None:
-        """Learn the tags of word features from the training rows, appended to those of pretraining.
-
-        Raises:
-            InputError: the user named features, but the task does not support them.
-        """
+        """Learn the tags of word features from the training rows, appended to those of
+        pretraining."""
         given = self.columns.features
         if given is None:
             return
@@ -300,16 +265,8 @@ class Task(ABC):
         }
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
-        """Check that the targets are suitable for training and evaluation.
-
-        Args:
-            rows: labelled rows.
-            source: file of the rows, for messages.
-            known: origin of the known labels, for messages.
-
-        Raises:
-            InputError: a target cannot be used; the message has file and line.
-        """
+        """Raise ``InputError`` if a target of labelled rows is unsuitable for training and
+        evaluation; ``known`` is the origin of the known labels, for messages."""
         return
 
     # Model inputs and outputs.
@@ -338,13 +295,8 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
-        """Encode rows as model inputs, with targets where the rows have them.
-
-        Args:
-            rows: rows with or without targets.
-            builder: result of ``input_builder``.
-            training: whether a row may become several examples; otherwise it is one.
-        """
+        """Encode rows as model inputs, with targets where the rows have them; only in ``training``
+        may a row become several examples."""
 
     @abstractmethod
     def objective(self, model: "Model") -> "Objective":
@@ -354,20 +306,12 @@ class Task(ABC):
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
-        """Convert logits of the head to raw outputs of each row in a batch.
-
-        Args:
-            logits: (T, ...) or (B, ...) logits of the examples.
-            examples: rows of the batch.
-            network: network, for other parameters of its head.
-        """
+        """Convert logits of the head, (T, ...) or (B, ...), to raw outputs of each row in a batch;
+        ``network`` has other parameters of the head."""
 
     def monitor(self, metric: str) -> None:
-        """Choose thresholds and compute metrics for this metric.
-
-        Raises:
-            InputError: it does not apply to the labels.
-        """
+        """Choose thresholds and compute metrics for this metric; raise ``InputError`` if it does
+        not apply to the labels."""
         self.metric = metric
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
@@ -383,11 +327,7 @@ class Task(ABC):
         )
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> "Task":
-        """A copy of the task that predicts these labels from these probabilities.
-
-        Raises:
-            InputError: the task has no such thresholds.
-        """
+        """A copy of the task that predicts these labels from these probabilities."""
         raise InputError("thresholds of labels do not apply to {name}", self.name)
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
@@ -401,20 +341,14 @@ class Task(ABC):
         return [self.decide(*each) for each in zip(raws, rows, notes, strict=True)]
 
     def identity(self, row: Row) -> dict[str, Any]:
-        """The columns that identify a row in the output: its id, or else its texts.
-
-        The id column has the same name as in the input.
-        """
+        """The columns that identify a row in the output: its id, named as in the input, or its
+        texts."""
         if row.id is not None or self.columns.id is not None:
             return {self.columns.id or "id": row.id}
         return dict(zip(self.text_keys, row.texts, strict=False))
 
     def refuse_output_options(self, options: OutputOptions) -> None:
-        """Check that the task supports the options.
-
-        Raises:
-            InputError: an option is not supported.
-        """
+        """Raise ``InputError`` for an option that the task does not support."""
         if others := sorted(options.given - self.output_options):
             known = [Option(name) for name in sorted(self.output_options)]
             if not known:
@@ -513,12 +447,8 @@ class Task(ABC):
         return f"the model's {max_length} tokens"
 
     def describe_columns(self, path: Source, others: Collection[str] = ()) -> str:
-        """The columns read from a file; empty if rows are not texts with labels in a table.
-
-        Args:
-            path: the file.
-            others: columns that are used for something else.
-        """
+        """The columns read from a file, except ``others``, which are used for something else; empty
+        if rows are not texts with labels in a table."""
         return ""
 
     def readable_target(self, row: Row) -> str:
@@ -587,24 +517,13 @@ def ranked(names: Sequence[Any], scores: np.ndarray) -> list[dict[str, Any]]:
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a task.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """The class of a task, by its name or alias."""
     return resolve_name(task_kind(name)[1].task)
 
 
 def task_of(description: Description, columns: ColumnNames | None = None) -> Task:
-    """The task that a folder was fine-tuned for, from its config.json or its head.
-
-    Args:
-        description: description of the folder.
-        columns: columns named by the user; by default those used in training.
-
-    Raises:
-        InputError: the folder has no task head.
-    """
+    """The task that a folder was fine-tuned for, from its config.json or its head; ``columns`` are
+    those named by the user, by default those used in training."""
     saved, folder = description.values.get(KEY) or {}, description.folder or Path()
     name = saved.get("name") or _task_of_head(description, folder)
     if name == "embed" and not saved:
@@ -625,17 +544,9 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
 def restored_task(
     name: str, saved: Mapping[str, Any], labels: Sequence[str], columns: ColumnNames | None = None
 ) -> Task:
-    """Restore a task as it was in training.
-
-    Args:
-        name: name of the task.
-        saved: result of ``Task.values`` under ``KEY``.
-        labels: labels of the task.
-        columns: columns named by the user; by default those used in training.
-
-    Raises:
-        InputError: the task is unknown.
-    """
+    """The task ``name`` as it was in training, from ``saved``, the result of ``Task.values`` under
+    ``KEY``, and its labels; ``columns`` are those named by the user, by default those used in
+    training."""
     settings = TaskSettings.of(name, saved.get("settings") or {})
     named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
     all_columns = ColumnNames(**{**(saved.get("columns") or {}), **named})
@@ -670,15 +581,8 @@ def _task_of_head(description: Description, folder: Path) -> str:
 
 
 def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None) -> Task:
-    """The similarity task for a folder that was not fine-tuned, using ``Embedder`` vectors.
-
-    Args:
-        folder: folder of any encoder, see ``Embedder``.
-        columns: columns named by the user.
-
-    Raises:
-        InputError: its sentence-transformers files cannot be used.
-    """
+    """The similarity task for the folder of any encoder that was not fine-tuned, by its
+    ``Embedder`` vectors."""
     known = read_embedding_config(Path(folder))
     task: Any = task_class("embed")(TaskSettings(name="embed", pooling=known.pooling), columns)
     task.follow(known)

@@ -114,10 +114,8 @@ def _subset(example: Example, chosen: Sequence[int]) -> Example:
 
 
 class TextInputBuilder:
-    """Adds special tokens and token types to ids, and truncates to ``max_length`` tokens in total.
-
-    The positions of the special tokens depend on the family (``InputFormat``).
-    """
+    """Adds special tokens and token types to ids, by the family's ``InputFormat``, and truncates to
+    ``max_length`` tokens in total."""
 
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
@@ -175,10 +173,8 @@ class TextInputBuilder:
         return types
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] first [SEP] second [SEP] as arrays of ids and of types; without [CLS] in T5.
-
-        The longer text is truncated first, like ``longest_first`` in Transformers.
-        """
+        """[CLS] first [SEP] second [SEP] as arrays of ids and of types; without [CLS] in T5. The
+        longer text is truncated first, like ``longest_first`` in Transformers."""
         first, second = _cut_longest(first, second, self.pair_room)
         both, known = self.format.pair(first, second)
         ids = np.asarray(both, dtype=np.int64)
@@ -199,18 +195,9 @@ class TextInputBuilder:
     def windows(
         self, ids: Sequence[int], *, stride: int, most: int, room: int | None = None, **targets: Any
     ) -> tuple[Example, bool]:
-        """A text of any length as an example of one or more windows.
-
-        Args:
-            ids: ids of the text.
-            stride: number of tokens shared by neighbouring windows.
-            most: maximum number of windows.
-            room: tokens per window without special tokens; by default as many as fit.
-            targets: fields of the ``Example``.
-
-        Returns:
-            The example, and whether the text was truncated.
-        """
+        """The ids of a text of any length as an example of at most ``most`` windows with ``room``
+        tokens besides the special ones (by default as many as fit), of which neighbours share
+        ``stride``; and whether the text was truncated."""
         room = room or self.room
         step = room - stride
         starts = range(0, max(1, len(ids) - stride), step)
@@ -280,11 +267,8 @@ class UnknownWords:
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
-    """The tokens of an example, with the middle of long texts removed.
-
-    Returns:
-        One string per text of a single sequence, or per sequence if there are several.
-    """
+    """The tokens of an example, with the middle of long texts removed: one string per text of a
+    single sequence, or per sequence if there are several."""
     if not example.parts:
         return _texts(example.token_ids, tokenizer)
     return [" ".join(_texts(ids, tokenizer)) for ids in example.split(example.token_ids)]

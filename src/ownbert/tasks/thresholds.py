@@ -26,14 +26,9 @@ _BY_LABEL = ("macro_f1", "weighted_f1")
 
 @dataclass(frozen=True)
 class Aim:
-    """What the threshold of a label is chosen by, on rows with known labels.
-
-    Args:
-        kind: precision: the lowest threshold with at least this precision; recall: the highest
-            one with at least this recall; cost: the one with the least cost, if a missed row costs
-            this and a false alarm 1.
-        value: precision, recall or cost.
-    """
+    """What the threshold of a label is chosen by, on rows with known labels: the lowest threshold
+    with at least this precision, the highest one with at least this recall, or the one with the
+    least cost, if a missed row costs this and a false alarm 1."""
 
     kind: str
     value: float
@@ -42,13 +37,8 @@ class Aim:
         return f"{self.kind}:{self.value:g}"
 
     def threshold(self, truth: np.ndarray, probabilities: np.ndarray) -> tuple[float, bool]:
-        """The threshold, between two probabilities, and whether it reaches the aim; if none does,
-        the one that comes closest.
-
-        Args:
-            truth: (N) whether a row has the label.
-            probabilities: (N).
-        """
+        """The threshold, between two probabilities (N), by whether each row has the label (N), and
+        whether it reaches the aim; if none does, the one that comes closest."""
         values, right, positives = counts_by_threshold(truth, probabilities)
         limits = (values + np.append(values[1:], 0.0)) / 2
         if self.kind == "recall":
@@ -71,18 +61,9 @@ class Aim:
 def read_thresholds(
     given: Any, labels: Sequence[str], *, name: str = "--threshold"
 ) -> dict[str, float | Aim]:
-    """Read the thresholds of labels.
-
-    Args:
-        given: ``label=threshold,label=threshold`` (labels may contain commas), a JSON object or a
-            mapping; a threshold is a probability, or ``precision:0.9``, ``recall:0.9`` or
-            ``cost:10``.
-        labels: the known labels.
-        name: name of the option.
-
-    Raises:
-        InputError: a label is unknown, or a threshold invalid.
-    """
+    """Read the thresholds of labels: ``label=threshold,label=threshold`` (labels may contain
+    commas), a JSON object or a mapping; a threshold is a probability, or ``precision:0.9``,
+    ``recall:0.9`` or ``cost:10``."""
     pairs = given.items() if isinstance(given, Mapping) else label_values(given, labels, name)
     found: dict[str, float | Aim] = {}
     for label, value in pairs:
@@ -128,12 +109,8 @@ def settled(
     truth: np.ndarray,
     probabilities: np.ndarray,
 ) -> tuple[dict[str, float], list[str]]:
-    """The thresholds as numbers, and a sentence for each aim that no threshold reaches.
-
-    Args:
-        truth: (N, C) whether a row has a label.
-        probabilities: (N, C).
-    """
+    """The thresholds as numbers, and a sentence for each aim that no threshold reaches, from truth
+    and probabilities (N, C)."""
     found, missed = {}, []
     for label, threshold in thresholds.items():
         if isinstance(threshold, Aim):
@@ -150,20 +127,13 @@ def settled(
 
 
 def best_thresholds(truth: np.ndarray, probabilities: np.ndarray, metric: str) -> np.ndarray:
-    """The thresholds of several labels per row with the best metric: one for each label for means
-    over labels, else the same one for all; .5 if no row has a label.
+    """The thresholds (C) of several labels per row with the best metric, from truth and
+    probabilities (N, C): one for each label for means over labels (macro_f1, weighted_f1), else the
+    same one for all (by subset_accuracy, or else micro_f1); .5 if no row has a label.
 
     The threshold of a label has the best mean of F1 by the true labels and of F1 as the
     probabilities predict it, which is less noisy. The fewer rows have the label, the closer it is
     to the threshold that is best for the latter alone (docs/lab/linear-models.md).
-
-    Args:
-        truth: (N, C) of 0 and 1.
-        probabilities: (N, C).
-        metric: macro_f1, weighted_f1 or subset_accuracy; others stand for micro_f1.
-
-    Returns:
-        (C).
     """
     size = truth.shape[1]
     if not truth.any():
@@ -202,11 +172,7 @@ def _middle(values: np.ndarray) -> float:
 
 def label_values(given: str, labels: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
     """Yield (label, value) pairs of ``label=value,label=value``, where labels may contain these
-    separators, or of a JSON object.
-
-    Raises:
-        InputError: the text starts like a JSON object but is none.
-    """
+    separators, or of a JSON object."""
     given = str(given)
     if given.lstrip().startswith("{"):
         try:

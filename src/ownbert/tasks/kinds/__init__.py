@@ -62,11 +62,7 @@ def task_files() -> tuple[str, ...]:
 
 
 def task_kind(name: str) -> tuple[str, TaskKind]:
-    """The name and the facts of a task, by its name or alias.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """The name and the facts of a task, by its name or alias."""
     kinds = task_kinds()
     aliases = {kind.alias: task for task, kind in kinds.items() if kind.alias}
     if (known := aliases.get(name, name)) not in kinds:
