@@ -134,7 +134,8 @@ def test_nothing_in_the_table_is_stale():
 
 
 PAGE_FILES = (
-    *("fitting/report/page.html", "inspect/explain/page.html", "inspect/explain/page.js"),
+    *("templates/frame.html", "templates/report.html"),
+    *("inspect/explain/page.html", "inspect/explain/page.js"),
     *("inspect/internals/words.js",),
     *("inspect/trace/page.html", "inspect/trace/page.js"),
 )

@@ -25,4 +25,4 @@ def test_files_that_are_no_python_are_package_data():
     }
     assert others == listed
     assert SOURCE / "inspect/trace/page.js" in listed
-    assert SOURCE / "fitting/report/page.css" in listed
+    assert SOURCE / "templates/report.css" in listed

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.figures import installed_figure, save_figure
-from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fitting_fonts
+from ownbert.figures import CJK_FONTS, PLAIN_FONT, fitting_fonts, installed_figure, save_figure
 from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened

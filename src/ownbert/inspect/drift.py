@@ -12,14 +12,13 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import require_json_name, write_json
 from ownbert.fitting.report.drift import log_odds
-from ownbert.fitting.report.sections import Section
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all
 from ownbert.inference.row_summary import OUTCOMES, RowSummary, summarise
-from ownbert.inspect.result_pages import as_text, write_page
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
+from ownbert.pages import Page, Section
 from ownbert.run.file_names import TRAINING_ROWS
 from ownbert.tables.columns import ColumnNames
 from ownbert.train.watch.metric_names import decimals
@@ -170,8 +169,7 @@ def drift(
     if output is not None:
         write_json(output, found.to_dict())
     if html is not None:
-        lead = drift_lead(found)
-        write_page(Path(html), translated("new rows"), lead, drift_sections(found))
+        drift_page(found).write(html)
     return found
 
 
@@ -313,9 +311,8 @@ def drift_lead(found: RowDrift) -> list[str]:
     return [first, translated(f"{new} compared with {reference} ({earlier})")]
 
 
-def drift_sections(found: RowDrift) -> list[Section]:
-    """The tables of a comparison."""
-    before, now = translated("before"), translated("now")
+def drift_page(found: RowDrift) -> Page:
+    """The comparison as sentences and tables."""
     rows = tuple(
         (
             translated(each.name),
@@ -327,23 +324,29 @@ def drift_sections(found: RowDrift) -> list[Section]:
         )
         for each in found.distances
     )
-    columns = ("", before, now, translated("distance"), translated("by chance"))
-    lead = translated(
+    columns = ("", "before", "now", "distance", "by chance", "beyond chance")
+    lead = (
         "Distances are from 0 to 1. Lengths, numbers and confidence: the 25, 50 and 75% quantiles."
     )
-    columns = (*columns, translated("beyond chance"))
-    sections = [Section("drift", translated("Changes"), lead, columns, rows)]
-    if found.labels:
-        rows = tuple((name, *map(percent, shares)) for name, shares in found.labels.items())
-        title, lead = translated("Labels"), translated("Share of each label; now: as predicted.")
-        sections.append(Section("labels", title, lead, (translated("label"), before, now), rows))
-    if found.words:
-        rows = tuple((w.word, percent(w.before), percent(w.now)) for w in found.words)
-        title, lead = translated("Words"), translated("Share of texts with the word.")
-        sections.append(Section("words", title, lead, (translated("word"), before, now), rows))
-    return sections
+    labels = tuple((name, *map(percent, shares)) for name, shares in found.labels.items())
+    words = tuple((w.word, percent(w.before), percent(w.now)) for w in found.words)
+    sections = [
+        Section("drift", "Changes", lead, columns, rows),
+        Section(
+            "labels",
+            "Labels",
+            "Share of each label; now: as predicted.",
+            ("label", "before", "now"),
+            labels,
+        ),
+        Section(
+            "words", "Words", "Share of texts with the word.", ("word", "before", "now"), words
+        ),
+    ]
+    shown = [section.in_language() for section in sections if section.rows]
+    return Page("new rows", drift_lead(found), shown)
 
 
 def shown_drift(found: RowDrift) -> str:
     """The comparison as text for a terminal."""
-    return as_text(drift_lead(found), drift_sections(found))
+    return drift_page(found).text()

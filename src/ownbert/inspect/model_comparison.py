@@ -15,15 +15,13 @@ from ownbert.exceptions import InputError, counted, percent
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import require_json_name, write_json
-from ownbert.fitting.report.sections import Section
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
 from ownbert.inspect.error_judgement import JUDGES
-from ownbert.inspect.result_pages import as_text, write_page
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
-from ownbert.pages import cleaned
+from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.answer import compare as compare_answers
 from ownbert.tasks.related_rows import clusters_of
@@ -220,8 +218,7 @@ def compare(
     if output is not None:
         write_json(output, result.to_dict())
     if html is not None:
-        lead, *others = result_lead(result)
-        write_page(Path(html), translated("two models"), [lead, *others], result_sections(result))
+        comparison_page(result).write(html)
     return result
 
 
@@ -397,39 +394,42 @@ def result_lead(result: ModelComparison) -> list[str]:
     return lines
 
 
-def result_sections(result: ModelComparison) -> list[Section]:
-    """The tables of a comparison."""
-    a, b = translated("first"), translated("second")
-    found = [_scores(result)]
+def comparison_page(result: ModelComparison) -> Page:
+    """The comparison as sentences and tables."""
     counts = result.right or result.closer or {}
     titles = {
-        "both": translated("both right"),
-        "first": translated("only the first right" if result.right else "the first closer"),
-        "second": translated("only the second right" if result.right else "the second closer"),
-        "neither": translated("neither right"),
+        "both": "both right",
+        "first": "only the first right" if result.right else "the first closer",
+        "second": "only the second right" if result.right else "the second closer",
+        "neither": "neither right",
     }
     rows = tuple(
-        (titles[name], f"{count:,}", percent(count / result.rows)) for name, count in counts.items()
+        (translated(titles[name]), f"{count:,}", percent(count / result.rows))
+        for name, count in counts.items()
     )
-    columns = ("", translated("rows"), translated("share"))
-    found.append(Section("right", translated("Rows"), "", columns, rows))
-    if result.changes:
-        columns = (translated("label"), a, b, translated("rows"))
-        rows = tuple((*names, f"{count:,}") for *names, count in result.changes)
-        title = translated("Most frequent different predictions")
-        found.append(Section("changes", title, "", columns, rows, names=3))
-    for key, title, differing in (
-        ("first", titles["first"], result.first_right),
-        ("second", titles["second"], result.second_right),
-    ):
-        columns = (translated("line"), translated("label"), a, b, translated("text"))
+    changes = tuple((*names, f"{count:,}") for *names, count in result.changes)
+    sections = [
+        _scores(result),
+        Section("right", "Rows", "", ("", "rows", "share"), rows),
+        Section(
+            "changes",
+            "Most frequent different predictions",
+            "",
+            ("label", "first", "second", "rows"),
+            changes,
+            names=3,
+        ),
+    ]
+    for key, differing in (("first", result.first_right), ("second", result.second_right)):
         rows = tuple(
             (str(row.line), row.label, row.first, row.second, cleaned(row.text, _TEXT))
             for row in differing
         )
-        if rows:
-            found.append(Section(f"{key}-right", title.capitalize(), "", columns, rows, names=5))
-    return found
+        columns = ("line", "label", "first", "second", TEXT)
+        title = translated(titles[key]).capitalize()
+        sections.append(Section(f"{key}-right", title, "", columns, rows, names=5))
+    shown = [section.in_language() for section in sections if section.rows]
+    return Page("two models", result_lead(result), shown)
 
 
 def _scores(result: ModelComparison) -> Section:
@@ -446,13 +446,11 @@ def _scores(result: ModelComparison) -> Section:
         )
         for name, each in result.scores.items()
     )
-    columns = ("", translated("first"), translated("second"), translated("difference"))
-    lead = translated(f"First: {result.models[0]}. Second: {result.models[1]}.")
-    return Section(
-        "scores", translated("Scores"), lead, (*columns, translated("95% interval")), rows
-    )
+    columns = ("", "first", "second", "difference", "95% interval")
+    lead = f"First: {result.models[0]}. Second: {result.models[1]}."
+    return Section("scores", "Scores", lead, columns, rows)
 
 
 def shown_comparison(result: ModelComparison) -> str:
     """The comparison as text for a terminal."""
-    return as_text(result_lead(result), result_sections(result))
+    return comparison_page(result).text()

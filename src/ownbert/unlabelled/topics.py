@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
+from ownbert.charts import Chart
 from ownbert.checks import between
 from ownbert.corpus.sparse import sparse
 from ownbert.exceptions import InputError, fields_repr, needing, percent
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import made_for
-from ownbert.files.writing import together, write_text
-from ownbert.fitting.report.charts import Chart
-from ownbert.fitting.report.sections import TEXT, Section
+from ownbert.files.writing import together
 from ownbert.inference.embedder import Embedder, in_blocks
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
 from ownbert.language import translated
-from ownbert.pages import cleaned, page
+from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
 from ownbert.tasks.batched_forward import blocks
@@ -182,7 +181,7 @@ def topics(
         result = _describe(word_counts, kept, of_text, similarity, dates)
         with together():
             if html is not None:
-                write_text(html, as_page(result))
+                as_page(result).write(html)
             if file is not None:
                 rows = (
                     {"row": row + 1, "topic": int(number) + 1, "name": result.topics[number].name}
@@ -352,39 +351,28 @@ def _periods(dates: Sequence[tuple[str, ...]]) -> list[str | None]:
     return next(few, [date[0] if date else None for date in dates])
 
 
-def as_page(topics: Topics) -> str:
-    """The page as HTML."""
-    texts, count = len(topics.of_text), len(topics.topics)
-    names = [cleaned(topic.name, 4 * _WORD) for topic in topics.topics]
-    rows = tuple(
-        (f"{number}", name, f"{topic.size:,}", f"{percent(topic.size / texts)}")
-        for number, (topic, name) in enumerate(zip(topics.topics, names, strict=True), start=1)
-    )
-    columns = tuple(map(translated, ("number", "words", "texts", "share")))
-    return page(
-        "unlabelled/topics.html",
-        kind=translated("topics"),
-        headline=translated(f"{texts:,} texts in {count:,} topics"),
-        figures=[(f"{texts:,}", translated("texts")), (f"{count:,}", translated("topics"))],
-        keys=[(f"topic-{i}", cleaned(t.name, _WORD)) for i, t in enumerate(topics.topics, start=1)],
-        periods=topics.periods,
-        board=Section("topics", "", "", columns, rows, names=2),
-        bars=[_line(topics, topic) for topic in topics.topics] if topics.periods else None,
-        topics=[
-            (name, [cleaned(word, _WORD) for word in topic.words], _typical(topics, number, topic))
-            for number, (topic, name) in enumerate(zip(topics.topics, names, strict=True), start=1)
-        ],
-    )
-
-
-def _typical(topics: Topics, number: int, topic: Topic) -> Section:
-    """The most typical texts of a topic."""
-    rows = tuple(
-        (f"{row + 1:,}", f"{topics.similarity[row]:.2f}", cleaned(text, _TEXT))
-        for row, text in topic.typical
-    )
-    columns = tuple(map(translated, ("row", "similarity", TEXT)))
-    return Section(f"topic-{number}", "", "", columns, rows)
+def as_page(topics: Topics) -> Page:
+    """The topics with their words, typical texts, and shares of the texts of each period."""
+    texts, count, periods = len(topics.of_text), len(topics.topics), topics.periods
+    board, sections = [], []
+    for number, topic in enumerate(topics.topics, start=1):
+        name = cleaned(topic.name, 4 * _WORD)
+        board.append((f"{number}", name, f"{topic.size:,}", f"{percent(topic.size / texts)}"))
+        rows = tuple(
+            (f"{row + 1:,}", f"{topics.similarity[row]:.2f}", cleaned(text, _TEXT))
+            for row, text in topic.typical
+        )
+        columns = tuple(map(translated, ("row", "similarity", TEXT)))
+        chips = [("", [(word, "", "") for word in topic.words])]
+        title = f"{number}. {name}"
+        sections.append(Section(f"topic-{number}", title, columns=columns, rows=rows, chips=chips))
+    lead = f"Share of the texts of each period: {periods[0]} – {periods[-1]}" if periods else ""
+    columns = ("number", "words", "texts", "share")
+    bars = [_line(topics, topic) for topic in topics.topics] if periods else None
+    overview = Section("topics", "Topics", lead, columns, tuple(board), names=2, bars=bars)
+    figures = [(f"{texts:,}", "texts"), (f"{count:,}", "topics")]
+    headline = translated(f"{texts:,} texts in {count:,} topics")
+    return Page("topics", [headline], [overview.in_language(), *sections], figures)
 
 
 def _line(topics: Topics, topic: Topic) -> Chart:

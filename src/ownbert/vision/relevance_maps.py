@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ownbert.checkpoint import describe, load
 from ownbert.exceptions import InputError
-from ownbert.figures import figure_class, save_figure
-from ownbert.fonts import fitting_fonts
+from ownbert.figures import figure_class, fitting_fonts, save_figure
 from ownbert.inspect.explain.attribution import (
     attention_and_gradient,
     class_number,

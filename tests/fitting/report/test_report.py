@@ -117,7 +117,7 @@ def test_a_model_that_guesses_says_so_first():
         def metrics(order: np.ndarray) -> dict[str, float]:
             return dict(score_labels(targets[order], answers, ("no", "yes")).values)
 
-        ranking = Ranking("yes", targets == 1, scores[:, 1])
+        ranking = Ranking("yes", targets == 1, 1 / (1 + np.exp(-scores[:, 1])))
         own = replace(score_labels(targets, answers, ("no", "yes")), ranking=ranking)
         return small(
             scores=replace(own, values={**own.values, "f1": own.labels[1].f1}),

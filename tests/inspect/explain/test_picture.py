@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ownbert import InputError, explain
-from ownbert.fonts import CJK_FONTS, fonts_for
+from ownbert.figures import CJK_FONTS, fonts_for
 from ownbert.inspect.explain.explanation import Explanation, Word
 from ownbert.inspect.explain.explanation_pages import draw_explanations
 from support.cli import refusal, run_cli

@@ -96,7 +96,7 @@ def test_a_small_dark_screen_shows_the_head_of_the_address(tmp_path: Path):
     assert shown["second"] == f"5 {text[4]}"
     kept = "method=leave_one_out&row=0&target=0&sequence=0&layer=1&head=3&token=5"
     assert shown["kept"] == f"#{kept}&answer=0&view=arcs"
-    assert shown["colour"] == "rgb(20, 24, 28)"
+    assert shown["colour"] == "rgb(17, 21, 24)"
     assert shown["choices"] == ["attention_rollout", "leave_one_out"]
     assert shown["targets"] == 3  # the likeliest labels
 

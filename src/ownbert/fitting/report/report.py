@@ -4,7 +4,6 @@ A content security policy with the script's hash blocks all other scripts of the
 """
 
 import dataclasses
-import io
 import math
 import os
 from collections.abc import Mapping
@@ -12,12 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from rich.cells import cell_len
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
+from ownbert.charts import Chart
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
 from ownbert.fitting.report import charts
@@ -26,40 +21,41 @@ from ownbert.fitting.report.advice import (
     can_rise,
     share_contradicted,
 )
-from ownbert.fitting.report.charts import Chart
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.headline import difference, headline, metric_name
-from ownbert.fitting.report.sections import LARGEST_MATRIX, Section, sections
+from ownbert.fitting.report.sections import LARGEST_MATRIX, sections
 from ownbert.language import translated
-from ownbert.pages import cleaned, page
+from ownbert.pages import Page, Section, cleaned
 from ownbert.run.file_names import REPORT
 from ownbert.tasks.metrics import Scores
 
-SENTENCE = 400  # characters
 _TASKS = {"classify": "one label per text", "multilabel": "several labels per text"}
 
 
 def as_page(report: Report) -> str:
     """The report as HTML."""
-    shown = sections(report)
-    first, *rest = (cleaned(translated(sentence), SENTENCE) for sentence in headline(report))
-    keys = [(s.key, s.title) for s in shown if s.key != "drift_tokens"]
-    if report.advice:
-        keys.insert(1, ("advice", translated("What to do next")))
-    return page(
-        "fitting/report/report.html",
-        kind=translated(_TASKS.get(report.task, "a number per text")),
-        headline=first,
-        lead=[sentence for sentence in rest if sentence],
-        figures=[(translated(value), translated(name)) for value, name in _figures(report)],
-        keys=keys,
-        shown=shown,
-        bars=_score_bars(report),
-        advice=report.advice,
-        tokens=_token_lists(report).items(),
-        matrix=_matrix(report),
-        charts=_charts(report),
-        ranking=_ranking(report),
+    return _page(report).html()
+
+
+def as_text(report: Report) -> str:
+    """The report as plain text of at most 100 columns."""
+    return _page(report).text() + "\n"
+
+
+def _page(report: Report) -> Page:
+    """The sections with what is drawn beside their tables, and the advice after the first one."""
+    drawn = _charts(report)
+    drawn["leaderboard"] = {"bars": _score_bars(report)}
+    drawn["classes"] = {"shares": True}
+    drawn["confusion"] = {"matrix": _matrix(report)}
+    drawn["drift_tokens"] = {"chips": [*_token_lists(report).items()], "linked": False}
+    first, *others = (replace(each, **drawn.get(each.key, {})) for each in sections(report))
+    advice = Section("advice", "What to do next", advice=report.advice).in_language()
+    return Page(
+        kind=_TASKS.get(report.task, "a number per text"),
+        lead=[translated(sentence) for sentence in headline(report)],
+        sections=[first, *([advice] if report.advice else []), *others],
+        figures=_figures(report),
     )
 
 
@@ -123,35 +119,25 @@ def _matrix(report: Report) -> dict[str, Any] | None:
     }
 
 
-def _ranking(report: Report) -> list[tuple[Chart, str]]:
-    ranking = None if report.scores is None else report.scores.ranking
-    return [] if ranking is None else charts.ranking_charts(ranking)
-
-
-def _charts(report: Report) -> dict[str, tuple[Chart, str]]:
+def _charts(report: Report) -> dict[str, dict[str, Any]]:
     """Charts with captions by the key of their section."""
-    shown: dict[str, tuple[Chart, str]] = {}
+    shown: dict[str, list[tuple[Chart, str]]] = {}
     for key, curve in (("rows", report.learning_curve), ("minutes", report.minutes_curve)):
         if curve is not None and len(curve.scores):
             caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
             name = metric_name(report.metric, report.positive)
-            shown[key] = charts.curve_chart(curve, name), caption
+            shown[key] = [(charts.curve_chart(curve, name), caption)]
     if (calibration := report.calibration) is not None:
         dashed = " Dashed: with the temperature." if calibration.helps else ""
         caption = f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration."
-        shown["calibration"] = charts.reliability_chart(calibration), caption
+        shown["calibration"] = [(charts.reliability_chart(calibration), caption)]
     if report.drift is not None:
         caption = "Line: 5 to 95%. Box: the middle half."
-        shown["drift"] = charts.length_chart(report.drift), caption
-    return shown
+        shown["drift"] = [(charts.length_chart(report.drift), caption)]
+    return {key: {"drawn": drawn} for key, drawn in shown.items()}
 
 
-_WIDTH = 100  # characters
-_FEWEST = 12  # minimum characters of a name
-_MOST_ROWS = 30  # rows per table
 SHOWN_TEXT = 500  # characters
-# Columns to drop when names would be truncated, in this order.
-_DROPPED = ("size", "texts/s", "training")
 _ROW_TEXTS = ("texts", "places")  # omitted: shown rows contain them
 
 
@@ -169,30 +155,6 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
         write_json(target / REPORT, contents[2])
 
 
-def as_text(report: Report) -> str:
-    """The report as plain text of at most 100 columns."""
-    file = io.StringIO()
-    plain: Any = {"no_color": True, "highlight": False, "force_terminal": False}
-    # In a notebook rich would also display every line, with texts of rows.
-    console = Console(file=file, width=_WIDTH, force_jupyter=False, **plain)
-    first, *rest = headline(report)
-    console.print(Text(cleaned(translated(first), SENTENCE)))
-    for sentence in filter(None, rest):
-        console.print(Text(cleaned(translated(sentence), SENTENCE)))
-    board, *others = sections(report)
-    print_section(console, board)
-    if report.advice:
-        console.print(f"\n{translated('What to do next').upper()}")
-        for one in report.advice:
-            sentence, figure = translated(one.sentence), translated(one.figure)
-            words = cleaned(f"{sentence} ({figure})", SENTENCE)
-            mark = {"do": "*", "note": "-"}.get(one.kind, " ")
-            console.print(Padding(Text(f"{mark} {words}"), (0, 0, 0, 2)))
-    for section in others:
-        print_section(console, section)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
-
-
 def as_json(report: Report) -> dict[str, Any]:
     """The report as JSON values; non-finite numbers become null, texts are truncated."""
     names = [field.name for field in dataclasses.fields(report)]
@@ -202,53 +164,6 @@ def as_json(report: Report) -> dict[str, Any]:
             row["text"] = cleaned(report.text_of(row["row"]), SHOWN_TEXT)
             row["place"] = _plain(report.place_of(row["row"]))
     return {"headline": _plain(headline(report)), **values, "best": _plain(report.winner.name)}
-
-
-def print_section(console: Any, section: Section) -> None:
-    """Print a section's title, sentence, and table or texts."""
-    console.print(f"\n{section.title.upper()}")
-    if section.lead:
-        console.print(Text(section.lead))
-    if section.has_texts:
-        for *cells, text in section.rows[:_MOST_ROWS]:
-            named = zip(section.columns, cells, strict=False)
-            facts = "   ".join(f"{name}: {cell}" for name, cell in named)
-            for line, indent in ((facts, 0), (text, 4)):
-                content = Text(line, no_wrap=True, overflow="ellipsis")
-                console.print(Padding(content, (0, 0, 0, indent)))
-    else:
-        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
-        table.show_header = any(section.columns)
-        section = _drop_columns(section, console.width)
-        shown = section.rows[:_MOST_ROWS]
-        widths = [max(map(cell_len, cells)) for cells in zip(section.columns, *shown, strict=True)]
-        # The leading names may be truncated to fit the console, figures may not.
-        excess = sum(widths) + 2 * len(widths) - console.width
-        widths[0] = max(_FEWEST, widths[0] - max(0, excess))
-        for place, (name, width) in enumerate(zip(section.columns, widths, strict=True)):
-            justify = "right" if place >= section.names else "left"
-            table.add_column(
-                Text(name), justify=justify, width=width, no_wrap=True, overflow="ellipsis"
-            )
-        for row in shown:
-            table.add_row(*map(Text, row))
-        console.print(table)
-    if (left := len(section.rows) - _MOST_ROWS) > 0:
-        console.print(translated(f"... and {left:,} more in report.html"))
-
-
-def _drop_columns(section: Section, width: int) -> Section:
-    """The section without its least important columns if names would be truncated."""
-    for name in map(translated, _DROPPED):
-        rows = (section.columns, *section.rows[:_MOST_ROWS])
-        needed = sum(max(map(cell_len, cells)) + 2 for cells in zip(*rows, strict=True))
-        if needed > width and name in section.columns[section.names :]:
-            place = section.columns.index(name)
-            columns, *rows = (
-                (*row[:place], *row[place + 1 :]) for row in (section.columns, *section.rows)
-            )
-            section = replace(section, columns=columns, rows=tuple(rows))
-    return section
 
 
 def _plain(value: Any) -> Any:

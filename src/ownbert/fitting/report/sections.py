@@ -1,17 +1,17 @@
 """A report as sections of sentences and tables, shared by the HTML page and the text."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ownbert.exceptions import percent
+from ownbert.fitting.report.charts import ranking_charts
 from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.headline import difference, metric_name, other_metrics
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.language import translated
-from ownbert.pages import cleaned
+from ownbert.pages import TEXT, Section, cleaned
 from ownbert.tasks.metrics import Ranking
 from ownbert.train.watch.metric_names import decimals, shown_label_metric
 
@@ -21,33 +21,6 @@ _REVIEWED = (0.01, 0.05, 0.1, 0.2, 0.5)  # shares of rows
 _POINTS = 6  # checkpoints shown
 _TEXT, _NAME = 320, 40  # characters
 _MOST_ROWS = 50  # rows with texts
-TEXT = "text"  # name of the text column
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table under a title.
-
-    Args:
-        key: identifier of the section.
-        title: title of the table.
-        lead: sentence above the table.
-        columns: column names.
-        rows: cells as shown, escaped and truncated.
-        names: number of leading columns that contain words rather than numbers.
-    """
-
-    key: str
-    title: str
-    lead: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    names: int = 1
-
-    @property
-    def has_texts(self) -> bool:
-        """Whether the last column contains texts."""
-        return self.columns[-1:] in ((TEXT,), (translated(TEXT),))
 
 
 def sections(report: Report) -> list[Section]:
@@ -70,14 +43,7 @@ def sections(report: Report) -> list[Section]:
         _facts("data", "Data", report.data),
         _facts("settings", "Settings", report.settings),
     ]
-    return [in_language(section) for section in possible if section and section.rows]
-
-
-def in_language(section: Section) -> Section:
-    """The section with its title and columns translated."""
-    columns = tuple(map(translated, section.columns))
-    title, lead = translated(section.title), translated(section.lead)
-    return replace(section, title=title, lead=lead, columns=columns)
+    return [section.in_language() for section in possible if section and section.rows]
 
 
 def _name(text: object) -> str:
@@ -191,7 +157,8 @@ def ranking_section(ranking: Ranking | None) -> Section | None:
         "Lift: how many times as frequent it is there as in all rows."
     )
     columns = ("share of rows", "precision", "recall", "lift")
-    return Section("ranking", "The positive label", lead, columns, tuple(rows))
+    drawn = ranking_charts(ranking)
+    return Section("ranking", "The positive label", lead, columns, tuple(rows), drawn=drawn)
 
 
 def _confusions(report: Report) -> Section | None:

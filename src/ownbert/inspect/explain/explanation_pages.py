@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from ownbert.exceptions import InputError
-from ownbert.figures import DPI, figure_class, save_figure
+from ownbert.figures import DPI, figure_class, fonts_for, save_figure
 from ownbert.files.writing import write_text
-from ownbert.fonts import fonts_for
 from ownbert.inference.score import ScoredText
 from ownbert.inspect.explain.explanation import Explanation, Word
 from ownbert.inspect.internals.observation import Observation, as_data, packed_bytes, view_page

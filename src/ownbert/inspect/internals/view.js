@@ -53,7 +53,7 @@ const SCALES = {
   for: ["#ffffff", "#5a96d2"], against: ["#ffffff", "#e58a2c"],
   // Over grey images, as ``ownbert relevance`` has it: viridis (van der Walt and Smith 2015).
   heat: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"],
-  forDark: ["#14181c", "#2767ab"], againstDark: ["#14181c", "#a35a0c"],
+  forDark: ["#191f24", "#2767ab"], againstDark: ["#191f24", "#a35a0c"],
 };
 const made = {};
 // 256 colours [r, g, b] of a scale.
@@ -80,7 +80,7 @@ function pixels() {
   return new Uint32Array(bytes.buffer);
 }
 const inks = () => mode.dark
-  ? { text: "#e6e9ec", soft: "#98a3ae", line: "#39424b", back: "#14181c", mark: "#ffb04f", arc: "#6db1ea", other: "#ffb04f" }
+  ? { text: "#e6e9ec", soft: "#98a3ae", line: "#39424b", back: "#191f24", mark: "#ffb04f", arc: "#6db1ea", other: "#ffb04f" }
   : { text: "#1c2126", soft: "#5c6670", line: "#d3d9df", back: "#ffffff", mark: "#c2570c", arc: "#2563a8", other: "#c2570c" };
 
 // Compressed bytes in base64.
