@@ -28,16 +28,22 @@ def _trees() -> dict[Path, ast.Module]:
 
 @cache
 def messages() -> set[str]:
-    """The templates of all ``InputError``s that are written where they are raised."""
+    """The templates of all ``InputError``s that are written where they are raised, or as
+    ``message`` before it."""
     found = set()
     for path in _trees():
         if not re.search(rf"({'|'.join(_ERRORS)})\(", path.read_text(encoding="utf-8")):
             continue
         for call in nodes(path):
-            if isinstance(call, ast.Call) and _name(call) in _ERRORS and call.args:
+            if isinstance(call, ast.Assign) and ast.unparse(call.targets[0]) == "message":
+                text = _template(call.value) if isinstance(call.value, ast.Constant) else ""
+                text = text if names_of(text) else ""
+            elif isinstance(call, ast.Call) and _name(call) in _ERRORS and call.args:
                 text = _template(call.args[0])
-                if text and re.search("[A-Za-z]{2}", _NAMED_VALUE.sub("", text)):
-                    found.add(text)
+            else:
+                continue
+            if text and re.search("[A-Za-z]{2}", _NAMED_VALUE.sub("", text)):
+                found.add(text)
     return found
 
 
@@ -49,12 +55,26 @@ def wrong_values() -> list[str]:
             if not isinstance(call, ast.Call) or _name(call) not in _TEMPLATES or not call.args:
                 continue
             template, *values = call.args
+            if isinstance(template, ast.Name) and template.id == "message":
+                template = _before(path, call.lineno)
             several = any(isinstance(value, ast.Starred) for value in values)
             if not isinstance(template, ast.Constant) or several:
                 continue
             if len(names_of(template.value)) != len(values):
                 found.append(template.value)
     return found
+
+
+def _before(path: Path, line: int) -> ast.expr | None:
+    """The last value of ``message`` before a line."""
+    assigned = [
+        node
+        for node in nodes(path)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "message"
+        and node.lineno < line
+    ]
+    return max(assigned, key=lambda node: node.lineno).value if assigned else None
 
 
 def prose(module: str) -> set[str]:

@@ -242,11 +242,11 @@ def test_masks_positions_and_embeddings(model_type: str, architecture: str, atte
 CALLS: dict[str, dict[str, Any]] = {
     "attention weights": {"output_attentions": True},
     "attention_mask with 3": {"attention_mask": torch.ones(3, 9, 9)},
-    "values besides 0 and 1": {"attention_mask": torch.full((3, 9), 0.5)},
+    "must be 1 for tokens and 0 for padding": {"attention_mask": torch.full((3, 9), 0.5)},
     "without tokens": {"attention_mask": torch.tensor([[1] * 9, [0] * 9, [1] * 9])},
     "position_ids that begin again": {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5]])},
     "head_mask": {"head_mask": torch.tensor([1.0, 0.0])},
-    "shape or dtype of token_type_ids": {"token_type_ids": torch.zeros(1, 1, dtype=torch.long)},
+    "token_type_ids has shape": {"token_type_ids": torch.zeros(1, 1, dtype=torch.long)},
 }
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ownbert
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.transformers.tokenizer import PreTrainedTokenizer
+from ownbert.transformers.pretrained_tokenizer import PreTrainedTokenizer
 from support.tokenizer_folders import FOLDERS, SNIPPETS, bert_folder
 
 transformers = pytest.importorskip("transformers", "4.57")

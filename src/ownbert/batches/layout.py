@@ -42,9 +42,6 @@ class Layout:
         ranks: (T) prediction order of tokens: a query only sees keys of lower rank, and keys of
             rank -1, which are not predicted; None: no restriction.
         sees_itself: with ``ranks``, whether a token sees itself.
-
-    Raises:
-        ValueError: the keys or the mask do not match the queries.
     """
 
     cu_seqlens: Tensor
@@ -224,11 +221,7 @@ def to_device(x: Tensor, device: torch.device | str) -> Tensor:
 
 
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-    """Create the layout of concatenated sequences by their lengths in tokens (B).
-
-    Raises:
-        InputError: there are no sequences, or an empty one.
-    """
+    """Create the layout of concatenated sequences by their lengths in tokens (B)."""
     if not lengths or min(lengths) < 1:
         raise InputError("a batch needs at least one sequence, and every sequence one token")
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))

@@ -60,9 +60,6 @@ class Loader:
         device: type of the target device; for a CPU the loader also groups sequences, which other
             devices do themselves, if at all.
         precision: precision of the computation, which affects the groups.
-
-    Raises:
-        ValueError: neither ``batch_tokens`` nor ``batch_size`` is given.
     """
 
     data: Dataset
@@ -88,9 +85,6 @@ class Loader:
 
         Yields:
             (batch, position after it).
-
-        Raises:
-            InputError: there are no examples.
         """
         return _prefetch(
             (batch, after) for keys, after in self._keys(position) for batch in self._make(keys)

@@ -73,9 +73,6 @@ class Masking:
         continues: (V) true for tokens that continue a word; without it every token is a word.
         longest: maximum length of a run.
 
-    Raises:
-        InputError: a value is out of range.
-
     Source: Devlin et al. 2019, section 3.1, task 1.
     """
 

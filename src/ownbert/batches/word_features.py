@@ -65,9 +65,6 @@ def word_table(
 
     Args:
         special: number of special tokens before and after the text.
-
-    Raises:
-        InputError: the row has no features.
     """
     if len(cells) != len(features):
         raise InputError(

@@ -128,9 +128,6 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
     Args:
         description: description of the folder; if only heads do not fit, the error says how to load
             it.
-
-    Raises:
-        InputError: tensors do not fit; the message names the first ones.
     """
     if report.problems:
         advice = "" if description is None else hint(report.problems, description)
@@ -143,9 +140,6 @@ def require_blocks(
 ) -> None:
     """Check that a file has the last block stated in config.json, because creating a thousand
     blocks takes seconds before a missing one is noticed.
-
-    Raises:
-        InputError: the block is missing.
     """
     present = set(map(weight_map.full_name, tensors))
     for stack, config in zip(("encoder", "decoder"), stacks, strict=False):
@@ -159,11 +153,7 @@ def require_blocks(
 def named_tensors(
     model: Model, weight_map: WeightMap, *, bare: bool = False, kinds: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
-    """The model's tensors on the CPU, by a checkpoint's names; see ``WeightMap.to_theirs``.
-
-    Raises:
-        InputError: the model is quantized; its folder can be copied.
-    """
+    """The model's tensors on the CPU, by a checkpoint's names; see ``WeightMap.to_theirs``."""
     if any(isinstance(module, QuantizedLinear) for module in model.modules()):
         raise InputError("a quantized model cannot be saved; copy its folder, or quantize again")
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -69,11 +69,7 @@ class Description:
         return _HEADS in self.values
 
     def spec_of(self, kind: str) -> HeadSpec:
-        """The default head of a kind for such a model.
-
-        Raises:
-            InputError: its decoder does not support such a head.
-        """
+        """The default head of a kind for such a model."""
         if self.decoder is None:
             return self.family.spec_of(kind, self.values)
         family = ENCODER_DECODERS[self.family.model_type]
@@ -90,11 +86,7 @@ class Description:
         return heads[kind]
 
     def require_own(self, head: HeadSpec) -> None:
-        """Check that a head on the decoder is Transformers' default, which needs no extra keys.
-
-        Raises:
-            InputError: it is not.
-        """
+        """Check that a head on the decoder is Transformers' default, which needs no extra keys."""
         standard = self.spec_of(head.kind)
         for f in fields(HeadSpec):
             default, other = getattr(standard, f.name), getattr(head, f.name)
@@ -128,9 +120,6 @@ def describe(
         values: values of config.json, if already read.
         any_architecture: whether an unknown architecture (a custom class) is the base model, too.
         with_decoder: whether models with heads on the decoder are supported.
-
-    Raises:
-        InputError: values are not supported.
     """
     if isinstance(folder, Description):
         return folder
@@ -218,11 +207,7 @@ def _describe_answering(
 def require_tables(
     features: Mapping[str, Sequence[str]], head: str, specs: Sequence[HeadSpec]
 ) -> None:
-    """Check that the tables of word features in a head have a row for each tag.
-
-    Raises:
-        InputError: the number of rows differs.
-    """
+    """Check that the tables of word features in a head have a row for each tag."""
     tables = next((spec.features for spec in specs if spec.kind == head), None)
     if (tables or ()) != tuple(len(tags) + 1 for tags in features.values()):
         raise InputError("the tags of word features and the tables of the head do not agree")

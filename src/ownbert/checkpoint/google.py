@@ -190,9 +190,6 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor
 
     Args:
         prefix: path of the files without ``.index`` and ``.data-...``.
-
-    Raises:
-        InputError: a file is missing, damaged, or of an unsupported kind.
     """
     path = prefix.with_name(prefix.name + INDEX)
     refuse_unreadable(path)

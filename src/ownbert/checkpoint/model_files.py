@@ -63,11 +63,7 @@ def weights_form(folder: Path) -> Path | None:
 
 
 def weights_checksums(folder: Path) -> dict[str, dict[str, int]]:
-    """Sizes and checksums of the weight files, by name; empty if there are none.
-
-    Raises:
-        InputError: a file is missing, or an index is damaged.
-    """
+    """Sizes and checksums of the weight files, by name; empty if there are none."""
     form = weights_form(folder)
     if form is None:
         return {}
@@ -97,11 +93,7 @@ def without_agreement(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_float(values: Mapping[str, Any], folder: str | Path) -> None:
-    """Reject a quantized folder where float weights are required.
-
-    Raises:
-        InputError: the folder is quantized.
-    """
+    """Reject a quantized folder where float weights are required."""
     if is_quantized(values):
         refuse_quantized(folder)
 
@@ -212,11 +204,7 @@ _OF_BERT = {"vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """Read the values of a config.json; without model_type it is BERT's.
-
-    Raises:
-        InputError: the file is missing or damaged, or a value is invalid.
-    """
+    """Read the values of a config.json; without model_type it is BERT's."""
     folder = path.parent
     if not folder.exists():
         raise MissingError(

@@ -69,9 +69,6 @@ def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     Returns:
         Its tensors by the names of the float folder, dequantized, with matrices multiplied by the
         smoothing factors; the smoothing factors by layer name in the encoder; and the file.
-
-    Raises:
-        InputError: the file is missing or damaged, or a weight is not finite.
     """
     path = folder / QUANTIZED
     if not path.is_file():
@@ -105,9 +102,6 @@ def quantize_model(model: Model, smooth: Mapping[str, Tensor], path: Path) -> No
     """Quantize the layers of a model that are quantized in its folder; it cannot be trained then.
 
     Weights and smoothing factors are those of ``read_quantized``.
-
-    Raises:
-        InputError: a layer does not exist, or has another size.
     """
     sizes = {name: module.in_features for name, module, _ in quantizable(model.encoder)}
     for name, vector in smooth.items():

@@ -159,9 +159,6 @@ def new_model(
     """Create a randomly initialised model with the structure of a folder; see ``load``.
 
     There is a pooler by default if the heads need it.
-
-    Raises:
-        InputError: the decoder does not support such a head.
     """
     config, decoder = description.config, description.decoder
     specs = description.specs if heads is None else heads

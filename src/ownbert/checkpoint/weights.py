@@ -30,12 +30,7 @@ from ownbert.text.tokenizer import Tokenizer
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """Read all tensors by name, and the file that they come from (for several, their index).
-
-    Raises:
-        InputError: there are no weights, or only quantized ones, a file is damaged or missing, a
-            weight is not finite, or a pickle contains more than tensors (it is not executed).
-    """
+    """Read all tensors by name, and the file that they come from (for several, their index)."""
     tensors, path = _read(folder)
     require_finite(tensors, path)
     return tensors, path
@@ -91,9 +86,6 @@ def write_model(
 def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Reject weights that are not finite (from a diverged training), which would affect all
     outputs.
-
-    Raises:
-        InputError: a weight is not finite; the message names the tensor.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.sum(dtype=torch.float32).isfinite():
@@ -108,11 +100,7 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a file by name.
-
-    Raises:
-        InputError: it is damaged, or a pickle with more than tensors.
-    """
+    """Read all tensors of a file by name."""
     refuse_unreadable(path)
     try:
         if path.suffix == ".safetensors":

@@ -58,9 +58,6 @@ class Disentangled:
         conv_groups: number of groups of the convolution.
         conv_act: activation of the convolution.
         legacy: whether Transformers uses its old parameter names for the MLM head.
-
-    Raises:
-        InputError: values are invalid.
     """
 
     relative_attention: bool = checked(True, truth)

@@ -29,7 +29,7 @@ from ownbert.nn.variants.convolution import Convolution
 from ownbert.nn.variants.disentangled import DistanceTable, DistanceVectors, row_of
 from ownbert.nn.variants.ngram_embeddings import NgramTable, hashed_ngrams
 from ownbert.nn.variants.sesame import blur
-from ownbert.transformers.outputs import logits_by_name
+from ownbert.transformers.padded_call import logits_by_name
 
 # Outputs with one row per token; the others have one per text.
 _PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))

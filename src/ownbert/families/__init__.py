@@ -69,11 +69,7 @@ def encoder_decoder_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
 
 
 def family_of(model_type: str, where: str) -> Family:
-    """Find the family of a model.
-
-    Raises:
-        InputError: the family is unknown.
-    """
+    """Find the family of a model."""
     name = str(model_type).removeprefix(OWN)
     families = all_families()
     if name == MARIAN.model_type:

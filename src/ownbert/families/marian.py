@@ -150,9 +150,6 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
 
     Returns:
         Encoder, decoder, and whether they and the generator share their embeddings.
-
-    Raises:
-        InputError: a value is not supported.
     """
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
@@ -193,11 +190,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
 
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
-    """Write the structure of a model.
-
-    Raises:
-        InputError: the format cannot express them.
-    """
+    """Write the structure of a model."""
     theirs: dict[str, Any] = {
         "model_type": MODEL_TYPE,
         "vocab_size": encoder.vocab_size,

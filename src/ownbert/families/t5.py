@@ -208,9 +208,6 @@ def read_config(values: Mapping[str, Any]) -> Stacks:
 
     Returns:
         Encoder, decoder, and whether the generator shares the word embeddings.
-
-    Raises:
-        InputError: a value is not supported.
     """
     if values.get("tie_encoder_decoder"):
         raise InputError("tie_encoder_decoder is True; it must be False")
@@ -227,11 +224,7 @@ def read_config(values: Mapping[str, Any]) -> Stacks:
 
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
-    """Write the structure of an encoder-decoder.
-
-    Raises:
-        InputError: the format cannot express them.
-    """
+    """Write the structure of an encoder-decoder."""
     theirs = {
         **T5.write_config(encoder),
         "num_decoder_layers": decoder.num_hidden_layers,

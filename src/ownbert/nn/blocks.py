@@ -69,11 +69,7 @@ class EncoderBlock(nn.Module):
         self.feed_forward_norm = make_norm(config, size)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        """Hidden states (T, D) -> (T, D).
-
-        Raises:
-            ValueError: ``context`` has encoder states, but the block has no cross-attention.
-        """
+        """Hidden states (T, D) -> (T, D)."""
         if context.cross is not None and not hasattr(self, "cross_attention"):
             raise ValueError(
                 "this model does not attend to an encoder: add_cross_attention is false"

@@ -15,11 +15,7 @@ from ownbert.nn.variants.disentangled import DistanceVectors
 
 
 def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
-    """(T, ...) -> (B, S, ...).
-
-    Raises:
-        ValueError: the sequences have different lengths.
-    """
+    """(T, ...) -> (B, S, ...)."""
     if len({*layout.lengths}) > 1:
         raise ValueError(
             f"a cache needs sequences of equal length, not {min(layout.lengths)} to "

@@ -73,11 +73,7 @@ class Embeddings(nn.Module):
             self.projection = Linear(width * (3 if self.trigram else 1), hidden, bias=bias)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Packed batch -> (T, D).
-
-        Raises:
-            ValueError: a sequence is too long.
-        """
+        """Packed batch -> (T, D)."""
         length = (batch.layout.keys or batch.layout).max_seqlen  # including cached tokens
         if self.longest is not None and length > self.longest:
             raise ValueError(
@@ -121,11 +117,7 @@ class Embeddings(nn.Module):
         return F.embedding(batch.candidates.index_of(batch.token_ids), rows)
 
     def predicted(self, count: int) -> Tensor:
-        """The initial vectors (count, D) of tokens to be predicted, equal for all tokens.
-
-        Raises:
-            ValueError: the model has no such vector.
-        """
+        """The initial vectors (count, D) of tokens to be predicted, equal for all tokens."""
         if self.mask is None:
             raise ValueError("this model has no query stream: mask_vector is false")
         return self.dropout(self.mask.expand(count, -1))

@@ -239,11 +239,7 @@ class Model(nn.Module):
         return head.words(pooled, candidates)
 
     def decoder_context(self, batch: Batch) -> Context:
-        """The decoder's context: causal self-attention, and attention to the whole encoded source.
-
-        Raises:
-            ValueError: the batch has no source.
-        """
+        """The decoder's context: causal self-attention, and attention to the encoded source."""
         source = batch.source
         if source is None:
             raise ValueError(

@@ -323,11 +323,7 @@ def _require_plain_pooling(spec: HeadSpec) -> None:
 
 
 def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
-    """Create the head described by ``spec`` for an encoder, with one output per label.
-
-    Raises:
-        InputError: unknown kind or pooling.
-    """
+    """Create the head described by ``spec`` for an encoder, with one output per label."""
     known("pooler", *POOLINGS)("pooling", spec.pooling)
     maybe(known(*POOLINGS))("segments", spec.segments)
     if spec.kind == "mlm":

@@ -10,7 +10,7 @@ def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a submodule, found by the import system
         raise AttributeError(name)
     if name == "BatchEncoding" or name.removesuffix("Fast").endswith("Tokenizer"):
-        from ownbert.transformers.tokenizer import TOKENIZERS
+        from ownbert.transformers.pretrained_tokenizer import TOKENIZERS
         from ownbert.transformers.tokenizer_call import BatchEncoding
 
         named = {"BatchEncoding": BatchEncoding, **TOKENIZERS}

@@ -16,15 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.exceptions import InputError
-from ownbert.nn.model import Outputs
-from ownbert.transformers.adapters import NotSupported
 from ownbert.transformers.encoder_network import (
     EncoderNetwork,
     Facts,
+    NotSupported,
     evaluating,
     require_encoder,
 )
-from ownbert.transformers.padded_inputs import PackedInputs, PaddedInputs, pack
+from ownbert.transformers.padded_inputs import check_inputs, pack, padded_size
 
 log = logging.getLogger("ownbert.speed_up")
 
@@ -83,28 +82,20 @@ class FastEncoder:
         try:
             require_plain_run()
             self._prepare(model, original)
-            given = named(original, model, args, kwargs)
-            result = self._compute(model, given)
+            result = self._compute(model, named(original, model, args, kwargs))
         except (NotSupported, InputError) as error:
             reason = str(error)
         else:
             self.calls += 1
             return _wanted(result)
-        self.note(reason, type(model).__name__)
-        return _wanted(original(model, *args, **kwargs))
-
-    def note(self, reason: str, name: str) -> None:
-        """Count a call that is left to Transformers; a new reason is logged."""
         if reason not in self.reasons:
+            name = type(model).__name__
             log.warning("%s: Transformers computes such calls itself: %s", name, reason)
         self.reasons[reason] += 1
+        return _wanted(original(model, *args, **kwargs))
 
     def _prepare(self, model: Any, original: Callable[..., Any]) -> None:
-        """Build the network, or again if layers have changed since.
-
-        Raises:
-            NotSupported: the model is not supported.
-        """
+        """Build the network, or again if layers have changed since."""
         if self.facts is None or not self.facts.hold():
             self.facts, self.network, self.reason = None, None, ""
             _require_plain_parameters(model.parameters(), model)
@@ -154,11 +145,7 @@ class Form:
 
 
 def require_plain_run() -> None:
-    """Check that PyTorch runs in the ordinary way.
-
-    Raises:
-        NotSupported: it compiles, traces or transforms, or hooks are called for all modules.
-    """
+    """Check that PyTorch runs in the ordinary way."""
     if torch.compiler.is_compiling():
         raise NotSupported("it is compiled")
     if torch.jit.is_tracing():  # pyright: ignore
@@ -237,9 +224,6 @@ def compute(
 
     Args:
         skips_padding: whether the values at padding may be zero.
-
-    Raises:
-        NotSupported: the packed network does not support the arguments.
     """
     states = _option(model, given, "output_hidden_states")
     if hasattr(model, "warn_if_padding_and_no_attention_mask") and "input_ids" in given:
@@ -252,9 +236,9 @@ def compute(
     if not isinstance(states, bool) or _option(model, given, "output_attentions"):
         raise NotSupported("attention weights, or some hidden states, are returned")
     _require_plain_tensors(tensors, network, model.device, dtype)
-    calls = network.family.calls
-    mems = calls.memory and _use_mems(model, given)
-    if calls.memory and "token_type_ids" not in given and torch.is_grad_enabled():
+    memory = network.family.calls.memory
+    mems = memory and _use_mems(model, given)
+    if memory and "token_type_ids" not in given and torch.is_grad_enabled():
         raise NotSupported("there are no token_type_ids")
     # The last token of a text of MobileBERT reads the word of the padding after it.
     neighbours = network.config.mobile is not None and network.config.mobile.trigram_input
@@ -318,7 +302,7 @@ def _run(
     mems: bool,
 ) -> dict[str, Any]:
     """The values of an output."""
-    packed = pack(PaddedInputs(**tensors), network.config, dense=dense)
+    packed = pack(tensors, network.config, dense=dense)
     if network.config.local_attention and packed.context.layout.mask is not None:
         # What padding that sees no token computes depends on the implementation of attention.
         raise NotSupported("values at padding of a model with local attention")
@@ -327,30 +311,18 @@ def _run(
     out = network.run(
         packed.batch, packed.context, training=model.training, keep_hidden=states or mems
     )
-    memory = _memory(model.config, out, packed) if mems else None
-    last = packed.context.last_hidden or out.hidden
-    shown = packed.shown(last)
-    values: dict[str, Any] = {"last_hidden_state": shown[-1]}
-    if "pooler_output" in form.kind.__dataclass_fields__:
-        values["pooler_output"] = out.pooled
+    values = {"last_hidden_state": packed.last_hidden(out), "pooler_output": out.pooled}
     if network.family.calls.memory:
-        values["mems"] = memory
+        values["mems"] = None
+    if mems:  # the input of each layer, (R, B, D), at the last ``mem_len`` tokens
+        length, reused = model.config.mem_len or 0, model.config.reuse_len or 0
+        inputs = [packed.shown(rows)[0].transpose(0, 1) for rows in out.hidden_states[:-1]]
+        inputs = [hidden[:reused] if reused > 0 else hidden for hidden in inputs]
+        values["mems"] = tuple(hidden[-length:].detach() for hidden in inputs)
     if states:
-        layers: tuple[Any, ...] = out.hidden_states
-        if form.normed:
-            layers = (*layers[:-1], last)
-        values["hidden_states"] = tuple(x for h in layers for x in packed.shown(h))
-    return values
-
-
-def _memory(config: Any, out: Outputs, packed: PackedInputs) -> tuple[Tensor, ...]:
-    """XLNet's memory: the input of each layer, (R, B, D), at the last ``config.mem_len`` tokens."""
-    layers = []
-    for rows in out.hidden_states[:-1]:
-        hidden = packed.shown(rows)[0].transpose(0, 1)  # (S, B, D)
-        hidden = hidden[: config.reuse_len] if (config.reuse_len or 0) > 0 else hidden
-        layers.append(hidden[-(config.mem_len or 0) :].detach())
-    return tuple(layers)
+        values["hidden_states"] = packed.hidden_states(out, normed=form.normed)
+    fields = form.kind.__dataclass_fields__
+    return {name: value for name, value in values.items() if name in fields}
 
 
 def _option(model: Any, given: Mapping[str, Any], name: str) -> Any:
@@ -372,46 +344,23 @@ def _require_plain_tensors(
             raise NotSupported(f"{name} is a {type(value).__name__}")
         if value.device != device:
             raise NotSupported(f"{name} is on another device")
+        if value.ndim < 2:
+            raise NotSupported(f"{name} has {value.ndim} dimensions")
         if value.requires_grad and name != "inputs_embeds":
             raise NotSupported(f"{name} needs a gradient")
-    if ("input_ids" in tensors) == ("inputs_embeds" in tensors):
-        raise NotSupported("there must be either input_ids or inputs_embeds")
-    embeds = tensors.get("inputs_embeds")
-    if embeds is not None and (embeds.dtype != dtype or embeds.ndim != 3):
+    size, embeds = padded_size(tensors), tensors.get("inputs_embeds")
+    if embeds is not None and embeds.dtype != dtype:
         raise NotSupported(f"inputs_embeds contains {embeds.dtype}")
-    size = (tensors["input_ids"] if embeds is None else embeds).shape[:2]
-    if len(size) != 2 or 0 in size:
-        raise NotSupported(f"the shape {tuple(size)} of the input")
-    mask = tensors.get("attention_mask")
+    check_inputs(network.net.encoder, tensors)
+    mask, positions = tensors.get("attention_mask"), tensors.get("position_ids")
     if mask is not None:
         if mask.shape != size:
             raise NotSupported(f"an attention_mask with {mask.ndim} dimensions or another length")
-        seen = mask == 1
-        if not bool((seen | (mask == 0)).all()):
-            raise NotSupported("an attention_mask with values besides 0 and 1")
-        if not bool(seen.any(1).all()):
+        if not bool((mask == 1).any(1).all()):
             raise NotSupported("a sequence without tokens")
-    positions = tensors.get("position_ids")
-    if mask is None and positions is not None and not bool((positions.diff() == 1).all()):
+    elif positions is not None and not bool((positions.diff() == 1).all()):
         # Transformers 5 takes them for several texts in one row, which do not see each other.
         raise NotSupported("position_ids that begin again, without an attention_mask")
-    embeddings = network.net.encoder.embeddings
-    tables = {
-        "input_ids": getattr(embeddings, "word", None),
-        "token_type_ids": getattr(embeddings, "token_type", None),
-        "task_type_ids": getattr(embeddings, "task_type", None),
-        "position_ids": getattr(embeddings, "position", None),
-    }
-    for name, table in tables.items():
-        ids = tensors.get(name)
-        if ids is None:
-            continue
-        if ids.dtype not in (torch.long, torch.int) or ids.shape not in (size, (1, size[1])):
-            raise NotSupported(f"the shape or dtype of {name}")
-        if table is not None and ids.device.type == "cpu":
-            least, most = (int(x) for x in torch.aminmax(ids))
-            if least < 0 or most >= table.num_embeddings:
-                raise NotSupported(f"{name} contains values that have no embedding")
 
 
 @torch.no_grad()
@@ -420,9 +369,6 @@ def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) 
 
     Returns:
         The form of Transformers' results.
-
-    Raises:
-        NotSupported: the numbers differ, or Transformers cannot compute the batch.
     """
     dtype = model.dtype
     size = len(_LENGTHS), max(_LENGTHS)

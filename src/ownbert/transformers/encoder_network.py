@@ -34,8 +34,6 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.packed.prepack import PRECISIONS, prepack
 from ownbert.nn.undrawn import Undrawn, shapes_alone
-from ownbert.transformers import adapters
-from ownbert.transformers.adapters import NotSupported
 
 # Classes of Transformers without a head, by name: the encoders that are sped up.
 ENCODERS = {
@@ -52,18 +50,20 @@ _SIMPLE = (int, float, str, type(None), torch.dtype, FunctionType)
 _NO_FACTS = frozenset((*nn.Module().__dict__, "forward", "gradient_checkpointing", "layer_idx"))
 
 
+class NotSupported(Exception):
+    """The reason why a model or a call is left to Transformers."""
+
+
 @dataclass(frozen=True)
 class Source:
     """The parameters of the encoder that a parameter of the packed network is made of.
 
     Args:
-        ours: name in the packed network.
         place: the module with this parameter in the packed network, and its name there.
         owners: the module of each parameter with its name there.
         shapes: their shapes.
     """
 
-    ours: str
     place: tuple[nn.Module, str]
     rule: Renamed
     owners: tuple[tuple[nn.Module, str], ...]
@@ -71,7 +71,7 @@ class Source:
 
     def value(self, config: EncoderConfig) -> Tensor:
         """The parameter, differentiable with respect to those of the encoder."""
-        parts: list[Any] = [adapters.parameter(owner, leaf) for owner, leaf in self.owners]
+        parts: list[Any] = [_parameter(owner, leaf) for owner, leaf in self.owners]
         for part, shape in zip(parts, self.shapes, strict=True):
             if part is None or part.shape != shape:
                 raise NotSupported("the shape of a parameter has changed")
@@ -87,10 +87,6 @@ class EncoderNetwork:
 
     Args:
         model: an encoder of Transformers.
-
-    Raises:
-        NotSupported: the encoder is not what its class and config describe, or the family's engine
-            does not support them.
     """
 
     @in_float32  # not the default dtype of a later call
@@ -107,18 +103,18 @@ class EncoderNetwork:
             if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
                 module.fill_buffers()  # pyright: ignore[reportCallIssue]
         self.sources = self._sources(model)
-        self._nothing = [
-            place[0]._parameters[place[1]] for place in (source.place for source in self.sources)
-        ]
+        self._nothing = [layer._parameters[leaf] for layer, leaf in self._places()]
         self._lock = threading.Lock()  # of the parameters of the network
-        self._adapted = [layer for layer in _layers(model).values() if adapters.has_adapters(layer)]
+        self._adapted: list[Any] = [
+            layer for layer in _layers(model).values() if _has_adapters(layer)
+        ]
         self._known: Known | None = None
 
     def _sources(self, model: Any) -> list[Source]:
         weight_map, owners, shapes = self.family.weight_map, {}, {}
         tied: list[Tensor] = []
         for place, layer in _layers(model).items():
-            for leaf, parameter in adapters.without_adapters(layer)._parameters.items():
+            for leaf, parameter in _without_adapters(layer)._parameters.items():
                 full = weight_map.full_name(f"{place}.{leaf}".lstrip("."))
                 if parameter is not None and not any(parameter is p for p in tied):
                     owners[full] = layer, leaf
@@ -142,16 +138,19 @@ class EncoderNetwork:
             inside, _, leaf = rule.ours.rpartition(".")
             layer = networks[inside]
             shape = tuple(shapes[name].shape for name in names)
-            sources.append(Source(rule.ours, (layer, leaf), rule, of, shape))
+            sources.append(Source((layer, leaf), rule, of, shape))
             if isinstance(layer, nn.Embedding):
                 layer.padding_idx = getattr(of[0][0], "padding_idx", None)
         return sources
+
+    def _places(self) -> Iterator[tuple[nn.Module, str]]:
+        return (source.place for source in self.sources)
 
     def parameters(self) -> Iterator[Any]:
         """The parameters of the encoder that the network computes with."""
         for source in self.sources:
             for owner, leaf in source.owners:
-                yield from adapters.parts(owner, leaf)
+                yield from _parameter_parts(owner, leaf)
 
     def run(self, batch: Batch, context: Context, *, training: bool, keep_hidden: bool) -> Outputs:
         """Compute the network with the current parameters of the encoder."""
@@ -164,13 +163,11 @@ class EncoderNetwork:
             self.net.train(training and self.drops)
             try:
                 # Like torch.func.functional_call, which takes longer than a short text.
-                for source, weight in zip(self.sources, weights, strict=True):
-                    layer, leaf = source.place
+                for (layer, leaf), weight in zip(self._places(), weights, strict=True):
                     layer._parameters[leaf] = weight  # pyright: ignore[reportArgumentType]
                 return self.net(batch, (), context=context, keep_hidden=keep_hidden)
             finally:
-                for source, nothing in zip(self.sources, self._nothing, strict=True):
-                    layer, leaf = source.place
+                for (layer, leaf), nothing in zip(self._places(), self._nothing, strict=True):
                     layer._parameters[leaf] = nothing
 
     def _packed_copy(self) -> Model | None:
@@ -180,12 +177,11 @@ class EncoderNetwork:
         if first.device.type != "cpu" or any(p.is_inference() for p in parameters):
             return None
         versions: list[Any] = [(p.data_ptr(), p._version) for p in parameters]
-        versions += [adapters.state(layer) for layer in self._adapted]
+        versions += [
+            tuple((a, layer.scaling[a]) for a in _active_adapters(layer)) for layer in self._adapted
+        ]
         known = self._known
-        if known is None or versions != known.versions:
-            self._known = Known(versions, parameters)
-            return None
-        if not known.is_current():
+        if known is None or versions != known.versions or not known.is_current():
             self._known = Known(versions, parameters)
             return None
         if known.packed is None:
@@ -292,7 +288,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     for name, module in model.named_modules():
         if not name.startswith(tuple(inside)):
             layers[name] = module
-            inside += [name + "."] if adapters.has_adapters(module) else []
+            inside += [name + "."] if _has_adapters(module) else []
     return layers
 
 
@@ -324,7 +320,7 @@ def _require_same_layers(model: nn.Module, reference: nn.Module) -> bool:
     for name, module in layers.items():
         if not name:
             continue
-        module, other = adapters.without_adapters(module), expected[name]
+        module, other = _without_adapters(module), expected[name]
         if type(module) is not type(other):
             raise NotSupported(f"{name} is a {type(module).__name__}")
         mine, default = _attributes(module), _attributes(other)
@@ -363,3 +359,50 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         for kept, values in hooks:
             kept.clear()
             kept.update(values)
+
+
+# Linear layers of PEFT with LoRA adapters as one matrix: W + (alpha / r) B A (Hu et al. 2021,
+# section 4.1).
+
+
+def _has_adapters(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "Linear" and kind.__module__ == "peft.tuners.lora.layer"
+
+
+def _without_adapters(module: nn.Module) -> nn.Module:
+    return module.base_layer if _has_adapters(module) else module  # pyright: ignore
+
+
+def _parameter(module: Any, name: str) -> Any:
+    """The weight or bias of a layer, with its active adapters; None if it has none."""
+    value = _without_adapters(module)._parameters.get(name)
+    if name == "weight" and value is not None and _has_adapters(module):
+        for adapter in _active_adapters(module):
+            value = value + module.get_delta_weight(adapter)
+    return value
+
+
+def _parameter_parts(module: Any, name: str) -> Iterator[Any]:
+    """The parameters that ``_parameter`` is computed from."""
+    yield _without_adapters(module)._parameters.get(name)
+    if _has_adapters(module) and name == "weight":
+        for adapter in _active_adapters(module):
+            yield module.lora_A[adapter].weight
+            yield module.lora_B[adapter].weight
+
+
+def _active_adapters(layer: Any) -> list[str]:
+    """The adapters that are added to the weight of a layer, if they can be merged."""
+    if layer.disable_adapters or layer.merged:
+        if layer.disable_adapters and layer.merged:
+            raise NotSupported("merged adapters are disabled")
+        return []
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    for name in names:
+        dropout = layer.lora_dropout[name]
+        if dropout.training and getattr(dropout, "p", 0.0):
+            raise NotSupported("dropout of adapters in training")
+        if name in layer.lora_variant or layer.lora_bias.get(name) or layer.fan_in_fan_out:
+            raise NotSupported("adapters that are not plain LoRA")
+    return names

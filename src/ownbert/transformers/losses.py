@@ -13,13 +13,12 @@ from torch import Tensor
 
 from ownbert.checks import known, maybe
 from ownbert.exceptions import InputError
-from ownbert.transformers.padded_inputs import check_range
+from ownbert.transformers.padded_inputs import check_range, check_shape
 
 NO_LABEL = -100
 REGRESSION, ONE_LABEL = "regression", "single_label_classification"
 MANY_LABELS = "multi_label_classification"
 check_problem = maybe(known(REGRESSION, ONE_LABEL, MANY_LABELS))
-_BINARY = F.binary_cross_entropy_with_logits
 
 
 def class_labels(
@@ -27,9 +26,7 @@ def class_labels(
 ) -> Tensor:
     """Flatten labels; raise ``InputError`` for a wrong shape, dtype or class."""
     if labels.numel() != math.prod(shape):
-        raise InputError(
-            "{name} has shape {shape}; it must be {shape2}", name, tuple(labels.shape), tuple(shape)
-        )
+        check_shape(name, labels, tuple(shape))
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputError(
             "{name} contains {dtype}; it must contain whole numbers, torch.long", name, labels.dtype
@@ -57,9 +54,6 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
 
     If this is None, it is set: regression (mean squared error) for a single output, single-label
     (cross entropy) for integer labels, else multi-label (binary cross entropy).
-
-    Raises:
-        InputError: labels do not match, or the problem type is unknown.
     """
     if config.problem_type is None:
         integers = labels.dtype in (torch.long, torch.int)
@@ -76,31 +70,20 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
             tuple(logits.shape),
         )
     targets = labels.view(logits.shape).to(logits.dtype)
-    loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
-    return loss(logits, targets)
+    if config.problem_type == REGRESSION:
+        return F.mse_loss(logits, targets)
+    return F.binary_cross_entropy_with_logits(logits, targets)
 
 
 def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
-    """DeBERTa's loss for labels of sequences if ``config.problem_type`` is None.
+    """DeBERTa's loss for logits (B, C) if ``config.problem_type`` is None.
 
-    Regression (mean squared error) for a single output; cross entropy for class indices, ignoring
-    negative ones; or cross entropy with distributions.
-
-    Args:
-        logits: (B, C).
-        labels: (B) or (B, 1), values or classes, or (B, C), distributions.
-
-    Raises:
-        InputError: labels do not match.
+    Regression (mean squared error) for a single output; cross entropy for class indices (B) or
+    (B, 1), ignoring negative ones; or cross entropy with distributions (B, C).
     """
     count = logits.shape[-1]
     if labels.numel() not in (len(logits), logits.numel()):
-        raise InputError(
-            "labels has shape {shape}; it must be {count} or {logits_shape}",
-            tuple(labels.shape),
-            (len(logits),),
-            tuple(logits.shape),
-        )
+        check_shape("labels", labels, (len(logits),), tuple(logits.shape))
     if count == 1:
         return F.mse_loss(logits.view(-1).to(labels.dtype), labels.view(-1))
     if labels.ndim > 1 and labels.shape[-1] > 1:
@@ -135,11 +118,8 @@ def span(values: Mapping[str, Tensor], given: Mapping[str, Any]) -> Tensor | Non
 
 def replaced(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Mean binary cross entropy of logits (B, S) over non-padding tokens."""
+    check_shape("labels", labels, tuple(logits.shape))
     labels = labels.float()
-    if labels.shape != logits.shape:
-        raise InputError(
-            "labels has shape {shape}; it must be {logits_shape}", tuple(labels.shape), logits.shape
-        )
     if attention_mask is not None:
         seen = attention_mask == 1
         logits, labels = logits[seen], labels[seen]

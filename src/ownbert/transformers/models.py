@@ -27,7 +27,7 @@ from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformers.losses import check_problem
 from ownbert.transformers.padded_call import Config, PaddedCall, refuse
-from ownbert.transformers.tokenizer import PreTrainedTokenizer
+from ownbert.transformers.pretrained_tokenizer import PreTrainedTokenizer
 
 _LABELS = ("num_labels", "id2label", "label2id")
 # Keys of a config.json that do not change the model.
@@ -324,11 +324,7 @@ def _known(family: Family) -> set[str]:
 
 
 def _named(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Values of a config by their keys in the family, with labels numbered as in a config.json.
-
-    Raises:
-        InputError: labels are not numbered, or a value is invalid.
-    """
+    """Values of a config by their keys in the family, with labels numbered as in a config.json."""
     for key in values.keys() & _CHECKS.keys():
         _CHECKS[key](key, values[key])
     found = {family.names.get(key, key): value for key, value in values.items()}
@@ -364,11 +360,7 @@ def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def parse_dtype(value: Any) -> torch.dtype:
-    """Parse a floating point dtype or its name ("bfloat16").
-
-    Raises:
-        InputError: the value is something else.
-    """
+    """Parse a floating point dtype or its name ("bfloat16")."""
     dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InputError(

@@ -4,6 +4,7 @@ out.
 B sequences, S longest sequence, C choices.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,16 +19,14 @@ from torch import Tensor
 from ownbert import checkpoint
 from ownbert.exceptions import InputError, in_short
 from ownbert.families import all_families
-from ownbert.families.mapping.family import ArchitectureSpec, Calls, Family
+from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.model import Model, Outputs
+from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.transformers import losses
-from ownbert.transformers.outputs import ModelOutput, field_names, logits_by_name
 from ownbert.transformers.padded_inputs import (
     PackedInputs,
-    PaddedInputs,
     check_inputs,
     check_tensors,
     pack,
@@ -35,10 +34,59 @@ from ownbert.transformers.padded_inputs import (
 )
 
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
-_LABELS = ("labels", "start_positions")
+_PER_TOKEN = (
+    *("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids"),
+    "inputs_embeds",
+)
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
+_OTHER_LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
+_BASE = (
+    *("last_hidden_state", "pooler_output", "hidden_states", "past_key_values", "attentions"),
+    "cross_attentions",
+)
+_CAUSAL = ("loss", "logits", "past_key_values", "hidden_states", "attentions", "cross_attentions")
 # Accepted by every call, in addition to the arguments of its class.
 _COMMON_ARGUMENTS = {"output_attentions", "output_hidden_states", "return_dict"}
+
+
+class ModelOutput(OrderedDict):
+    """Named values without None: ``out.logits``, ``out["logits"]``, ``out[0]``.
+
+    As an attribute, an output of the class that this call did not return is None.
+
+    Args:
+        fields: the outputs of the class, in order.
+        values: values by name.
+    """
+
+    def __init__(self, fields: Iterable[str] = (), values: Mapping[str, Any] | None = None) -> None:
+        super().__init__((n, values[n]) for n in fields if values and values.get(n) is not None)
+        self.__dict__["_fields"] = fields
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return super().__getitem__(name)
+        if name in self.__dict__.get("_fields", ()):
+            return None
+        raise AttributeError(f"the output has no {name!r}; it has {', '.join(self)}")
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The values in order, without None."""
+        return tuple(self.values())
+
+
+def logits_by_name(kinds: tuple[str, ...], logits: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The logits of each kind of head under the names of Transformers 4.57.6, in its order."""
+    if kinds == ("span",):
+        start, end = logits["span"].unbind(-1)
+        return {"start_logits": start, "end_logits": end}
+    if len(kinds) == 2:
+        first, second = kinds
+        return {"prediction_logits": logits[first], _OTHER_LOGITS[second]: logits[second]}
+    return {"logits": logits[kinds[0]]} if kinds else {}
 
 
 class Config(SimpleNamespace):
@@ -95,29 +143,16 @@ class PaddedCall:
         return all_families()[self.config.model_type]
 
     @property
-    def calls(self) -> Calls:
-        return self.family.calls
-
-    @property
     def spec(self) -> ArchitectureSpec:
         return self.family.architectures[self.architecture]
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of heads; empty for the base model."""
-        return self.spec.kinds
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the arguments, in order."""
-        return tuple(self.calls.arguments(self.kinds, self.spec.decoder))
+        return tuple(self.family.calls.arguments(self.spec.kinds, self.spec.decoder))
 
     def __call__(self, model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The outputs of ``model(*args, **kwargs)``.
-
-        Raises:
-            InputError: an argument is missing, unknown or of the wrong type, shape or value.
-        """
+        """The outputs of ``model(*args, **kwargs)``."""
         if torch.compiler.is_dynamo_compiling():
             # Without a graph: the lengths of the texts would be its constants.
             plain: Any = torch.compiler.disable(PaddedCall.__call__)
@@ -132,31 +167,83 @@ class PaddedCall:
         for name in by_position.keys() & kwargs.keys():
             raise InputError("{architecture}: {name} is given twice", self.architecture, name)
         if len(args) > len(names):
-            raise InputError(
-                "{architecture} has {count} arguments, not {count2}",
-                self.architecture,
-                len(names),
-                len(args),
-            )
+            message = "{architecture} has {count} arguments, not {count2}"
+            raise InputError(message, self.architecture, len(names), len(args))
         refuse(self.architecture, kwargs.keys() - _COMMON_ARGUMENTS - {*names}, names)
-        return forward(self, model, {**by_position, **kwargs})
+        return self._forward(model, {**by_position, **kwargs})
 
     def save(self, model: Model, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
         """Write the folder of a model, with the values of its config.json that are not its own."""
         values = {**vars(self.config), "dtype": str(model.dtype).removeprefix("torch.")}
         values.pop("torch_dtype", None)
-        if "classification" in self.kinds:  # which may have been set by the labels of a call
+        if "classification" in self.spec.kinds:  # which may have been set by the labels of a call
             values["problem_type"] = self.config.problem_type
         checkpoint.save(
             model, folder, tokenizer=tokenizer, architecture=self.architecture, values=values
         )
 
-    def option(self, given: Mapping[str, Any], name: str) -> Any:
-        """An option of a call; by default that of the config.
+    def _forward(self, model: Model, given: dict[str, Any]) -> Any:
+        """Compute the outputs for named arguments."""
+        calls, spec, stack = self.family.calls, self.spec, model.encoder
+        kinds = spec.kinds
+        unsupported = [
+            n for n in calls.unsupported if not (given.get(n) is None or given[n] is False)
+        ]
+        if unsupported or kinds == ("beam_span",):
+            raise InputError(
+                "{what} is not supported: use transformers.{architecture}, with "
+                "ownbert.speed_up(model)",
+                unsupported[0] if unsupported else self.architecture,
+                self.architecture,
+            )
+        check_tensors(given, model.device)
+        choices = None
+        if kinds == ("choice",):
+            given, choices = _flatten_choices(given)
+        keep = _attention_layers(stack, self._option(given, "output_attentions"))
+        if stack.config.image is not None:
+            packed = pack_images(given, stack, keep)
+        else:
+            cache = self._cache(model, given)
+            check_inputs(stack, given)
+            dense = not self.skips_padding or _needs_padding(kinds, given, spec.decoder)
+            dense = dense or (calls.memory and _pools_padding(model, given))
+            tensors = {
+                name: value.to(model.dtype)
+                if name in ("inputs_embeds", "encoder_hidden_states")
+                and value is not None
+                and value.is_floating_point()
+                else value
+                for name, value in given.items()
+            }
+            packed = pack(tensors, stack.config, dense=dense, cache=cache, keep=keep)
+        states = bool(self._option(given, "output_hidden_states"))
+        if torch.is_grad_enabled() and (states or keep or not kinds):
+            packed.context.returned = packed
+        out = model.run(packed.batch, kinds, context=packed.context, keep_hidden=states)
+        values: dict[str, Any] = logits_by_name(
+            kinds,
+            {k: x if k in _PER_SEQUENCE else packed.answers(x) for k, x in out.logits.items()},
+        )
+        if not kinds:
+            values = {"last_hidden_state": packed.last_hidden(out), "pooler_output": out.pooled}
+        if choices is not None:
+            values["logits"] = values["logits"].view(choices)
+        fields = ("loss", *values, "hidden_states", "attentions")
+        if not kinds or spec.decoder:
+            fields = _CAUSAL if kinds else _BASE
+        values["loss"] = self._loss(values, given)
+        values["past_key_values"] = packed.context.cache
+        if states:
+            values["hidden_states"] = packed.hidden_states(out, normed=calls.normed_states)
+        if keep:
+            values |= _attention_weights(packed, stack)
+        named = ModelOutput(fields, values)
+        return named if self._option(given, "return_dict") else named.to_tuple()
 
-        Raises:
-            InputError: the value is neither true nor false; ``output_attentions`` may be layers.
-        """
+    def _option(self, given: Mapping[str, Any], name: str) -> Any:
+        """An option of a call; by default that of the config. ``output_attentions`` may be a list
+        of layers."""
         value = given.get(name)
         value = getattr(self.config, name) if value is None else value
         if isinstance(value, bool | int):
@@ -164,6 +251,56 @@ class PaddedCall:
         if name == "output_attentions" and isinstance(value, list | tuple):
             return value
         raise InputError("{name} is {value}; it must be true or false", name, in_short(value))
+
+    def _cache(self, model: Model, given: dict[str, Any]) -> Cache | None:
+        """The cache that a call continues, or a new one if the call returns one."""
+        past, config = given.get("past_key_values"), model.config
+        if not config.is_decoder and past is not None:
+            raise InputError("past_key_values needs a model with is_decoder true in its config")
+        crosses = config.is_decoder and config.add_cross_attention
+        if not crosses and given.get("encoder_hidden_states") is not None:
+            raise InputError(
+                "encoder_hidden_states needs a model with is_decoder and add_cross_attention true "
+                "in its config"
+            )
+        if past is not None and not isinstance(past, Cache):
+            raise InputError("past_key_values must be those returned by an earlier call")
+        if past is not None or not config.is_decoder:
+            return past
+        if any(given.get(name) is not None for name in ("labels", "start_positions")):
+            return None
+        recomputes = model.training and model.encoder.gradient_checkpointing
+        return Cache() if self._option(given, "use_cache") and not recomputes else None
+
+    def _loss(self, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
+        """The loss of logits for the labels of a call; None without labels."""
+        labels, kinds = given.get("labels"), self.spec.kinds
+        if kinds == ("span",):
+            return losses.span(values, given)
+        if len(kinds) == 2:
+            name = _OTHER_LABEL[kinds[1]]
+            other = given.get(name)
+            if (labels is None) != (other is None):
+                raise InputError("give both labels and {name}, or neither", name)
+            if labels is None or other is None:
+                return None
+            first, second = values.values()
+            sentence_loss = losses.cross_entropy(second, other, name)
+            return losses.cross_entropy(first, labels) + sentence_loss
+        if not kinds or labels is None:
+            return None
+        logits = values["logits"]
+        if self.spec.decoder:
+            return losses.causal_lm(logits, labels)
+        if kinds == ("classification",):
+            if not self.family.calls.loss_by_shape or self.config.problem_type:
+                return losses.sequence(logits, labels, self.config)
+            if logits.shape[-1] == 1:
+                values["logits"] = logits.view(-1)  # as in Transformers
+            return losses.sequence_by_shape(logits, labels)
+        if kinds == ("discriminator",):
+            return losses.replaced(logits, labels, given.get("attention_mask"))
+        return losses.cross_entropy(logits, labels)
 
 
 def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -174,110 +311,31 @@ def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
         raise InputError("{who} has no argument {name!r}{hint}", who, name, hint)
 
 
-def forward(call: PaddedCall, model: Model, given: dict[str, Any]) -> Any:
-    """Compute the outputs for named arguments."""
-    kinds, choices, calls, stack = call.kinds, None, call.calls, model.encoder
-    unsupported = [n for n in calls.unsupported if not (given.get(n) is None or given[n] is False)]
-    if unsupported or kinds == ("beam_span",):
-        what = unsupported[0] if unsupported else call.architecture
-        raise InputError(
-            "{what} is not supported: use transformers.{architecture}, with "
-            "ownbert.speed_up(model)",
-            what,
-            call.architecture,
-        )
-    check_tensors(given, model.device)
-    if kinds == ("choice",):
-        given, choices = _flatten_choices(given)
-    keep = attention_layers(stack, call.option(given, "output_attentions"))
-    if stack.config.image is not None:
-        packed = pack_images(given, stack, keep)
-    else:
-        padded = _padded(call, model, given, keep)
-        check_inputs(stack, given, padded.size)
-        dense = not call.skips_padding or _needs_padding(kinds, given, call.spec.decoder)
-        dense = dense or (calls.memory and _pools_padding(model, given))
-        packed = pack(padded, stack.config, dense=dense)
-    states = bool(call.option(given, "output_hidden_states"))
-    if torch.is_grad_enabled() and (states or keep or not kinds):
-        packed.context.returned = packed
-    out = model.run(packed.batch, kinds, context=packed.context, keep_hidden=states)
-    values = named_values(call, stack, out, packed, states=states)
-    if choices is not None:
-        values["logits"] = values["logits"].view(choices)
-    loss = loss_of(call, values, given)
-    fields = field_names(kinds, decoder=call.spec.decoder)
-    named = ModelOutput(fields, {"loss": loss, **values})
-    return named if call.option(given, "return_dict") else named.to_tuple()
-
-
 def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
     """Choices (B, C, S) as (B x C, S), and (B, C)."""
     name = "input_ids" if given.get("input_ids") is not None else "inputs_embeds"
     tensor = given.get(name)
     if tensor is None or tensor.ndim != (3 if name == "input_ids" else 4):
         raise InputError("multiple choice needs input_ids of shape (batch, choices, length)")
-    flat = dict(given)
-    names = ("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids")
-    for key in (*names, "inputs_embeds"):
+    flat, size = dict(given), tuple(tensor.shape[:2])
+    for key in _PER_TOKEN:
         if flat.get(key) is not None:
-            if flat[key].shape[:2] != tensor.shape[:2]:
-                raise InputError(
-                    "{key} has shape {shape}; it must begin with {shape2}",
-                    key,
-                    tuple(flat[key].shape),
-                    tuple(tensor.shape[:2]),
-                )
+            if flat[key].shape[:2] != size:
+                message = "{key} has shape {shape}; it must begin with {size}"
+                raise InputError(message, key, tuple(flat[key].shape), size)
             flat[key] = flat[key].flatten(0, 1)
-    return flat, (tensor.shape[0], tensor.shape[1])
+    return flat, size
 
 
-def _padded(
-    call: PaddedCall, model: Model, given: dict[str, Any], keep: frozenset[int]
-) -> PaddedInputs:
-    names = PaddedInputs.__dataclass_fields__.keys() - {"cache", "keep"}
-    tensors = {name: given[name] for name in names if given.get(name) is not None}
-    config = model.config
-    if "encoder_hidden_states" in tensors and not (
-        config.is_decoder and config.add_cross_attention
-    ):
-        raise InputError(
-            "encoder_hidden_states needs a model with is_decoder and add_cross_attention true in "
-            "its config"
-        )
-    for name in ("inputs_embeds", "encoder_hidden_states"):
-        if name in tensors and tensors[name].is_floating_point():
-            tensors[name] = tensors[name].to(model.dtype)
-    return PaddedInputs(**tensors, cache=_cache_of(call, model, given), keep=keep)
-
-
-def _cache_of(call: PaddedCall, model: Model, given: dict[str, Any]) -> Cache | None:
-    """The cache that a call continues, or a new one if the call returns one."""
-    past, config = given.get("past_key_values"), model.config
-    if past is not None and not config.is_decoder:
-        raise InputError("past_key_values needs a model with is_decoder true in its config")
-    if past is not None and not isinstance(past, Cache):
-        raise InputError("past_key_values must be those returned by an earlier call")
-    if past is not None or not config.is_decoder:
-        return past
-    if any(given.get(name) is not None for name in _LABELS):
-        return None
-    recomputes = model.training and model.encoder.gradient_checkpointing
-    return Cache() if call.option(given, "use_cache") and not recomputes else None
-
-
-def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
+def _attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
     """Layers whose attention weights are requested by ``output_attentions``."""
     count = len(stack.schedule())
     if isinstance(option, bool):
         return frozenset(range(count)) if option else frozenset()
     wrong = [i for i in option if type(i) is not int or not -count <= i < count]
     if wrong:
-        raise InputError(
-            "output_attentions requests layer {wrong}; the layers are 0..{count}",
-            in_short(wrong[0]),
-            count - 1,
-        )
+        message = "output_attentions requests layer {wrong}; the layers are 0..{count}"
+        raise InputError(message, in_short(wrong[0]), count - 1)
     return frozenset(layer % count for layer in option)
 
 
@@ -309,32 +367,6 @@ def _pools_padding(model: Model, given: Mapping[str, Any]) -> bool:
     return False
 
 
-def named_values(
-    call: PaddedCall, stack: Encoder, out: Outputs, packed: PackedInputs, *, states: bool
-) -> dict[str, Any]:
-    """The outputs by name, padded: logits or hidden states, and what is requested."""
-    kinds = call.kinds
-    logits = {
-        kind: rows if kind in _PER_SEQUENCE else packed.answers(rows)
-        for kind, rows in out.logits.items()
-    }
-    values: dict[str, Any] = logits_by_name(kinds, logits)
-    if not kinds:
-        shown = packed.shown(packed.context.last_hidden or out.hidden)
-        values["last_hidden_state"] = shown[-1]
-        values["pooler_output"] = out.pooled
-    if states:
-        layers: tuple[Any, ...] = out.hidden_states
-        if call.calls.normed_states:
-            layers = (*layers[:-1], packed.context.last_hidden or out.hidden)
-        values["hidden_states"] = tuple(x for h in layers for x in packed.shown(h))
-    if packed.context.cache is not None:
-        values["past_key_values"] = packed.context.cache
-    if packed.context.keep:
-        values |= _attention_weights(packed, stack)
-    return values
-
-
 def _attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
     """Attention weights (B, H, S, S') of each layer, None for layers that were not kept; with a
     query stream, those of the tokens and of the stream."""
@@ -347,36 +379,3 @@ def _attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
         weights["attentions"] = {i: (w, second[i]) for i, w in weights["attentions"].items()}
     count = len(stack.schedule())
     return {name: tuple(layers.get(i) for i in range(count)) for name, layers in weights.items()}
-
-
-def loss_of(call: PaddedCall, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
-    """The loss of named outputs for the labels of a call; None without labels."""
-    labels, kinds = given.get("labels"), call.kinds
-    if kinds == ("span",):
-        return losses.span(values, given)
-    if len(kinds) == 2:
-        name = _OTHER_LABEL[kinds[1]]
-        other = given.get(name)
-        if labels is None and other is None:
-            return None
-        if labels is None or other is None:
-            raise InputError("give both labels and {name}, or neither", name)
-        first, second = (v for name, v in values.items() if name.endswith("_logits"))
-        sentence_loss = losses.cross_entropy(second, other, name)
-        return losses.cross_entropy(first, labels) + sentence_loss
-    if not kinds or labels is None:
-        return None
-    logits = values["logits"]
-    if call.spec.decoder:
-        return losses.causal_lm(logits, labels)
-    by_shape = call.calls.loss_by_shape and not call.config.problem_type
-    if kinds == ("classification",) and by_shape:
-        loss = losses.sequence_by_shape(logits, labels)
-        if logits.shape[-1] == 1:
-            values["logits"] = logits.view(-1)  # as in Transformers
-        return loss
-    if kinds == ("classification",):
-        return losses.sequence(logits, labels, call.config)
-    if kinds == ("discriminator",):
-        return losses.replaced(logits, labels, given.get("attention_mask"))
-    return losses.cross_entropy(logits, labels)

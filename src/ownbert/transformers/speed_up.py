@@ -18,14 +18,13 @@ from ownbert.families import FAMILIES
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.fast.cross_entropy import cross_entropy
 from ownbert.nn.layers import linear
-from ownbert.transformers.adapters import NotSupported
 from ownbert.transformers.encoder_call import (
     FastEncoder,
     named,
     require_plain_run,
     unread_padding,
 )
-from ownbert.transformers.encoder_network import ENCODERS
+from ownbert.transformers.encoder_network import ENCODERS, NotSupported
 
 AnyModel = TypeVar("AnyModel")
 

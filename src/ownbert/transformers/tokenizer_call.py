@@ -51,23 +51,14 @@ class CallOptions:
         """Check the options of a call and fill in defaults.
 
         ``padding`` and ``truncation`` become names of ``PADDINGS`` and ``TRUNCATIONS``, and
-        ``max_length`` is set if they need it.
-
-        Args:
-            longest: the tokenizer's ``model_max_length``.
-
-        Raises:
-            InputError: an option does not exist, or a value is invalid.
+        ``max_length`` is set to ``longest``, the tokenizer's ``model_max_length``, if they need it.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in options if name not in names]:
-            raise InputError(
-                "the tokenizer has no argument {unknown}; it has {names}; for others use "
-                "{auto_tokenizer}",
-                ", ".join(unknown),
-                ", ".join(names),
-                AUTO_TOKENIZER,
+            message = (
+                "the tokenizer has no argument {unknown}; it has {names}; for others use {other}"
             )
+            raise InputError(message, ", ".join(unknown), ", ".join(names), AUTO_TOKENIZER)
         if (options.get("max_length") or 0) == NO_LIMIT:  # max_length=tokenizer.model_max_length
             options = {**options, "max_length": None}
         self = cls(**options)
@@ -100,9 +91,8 @@ def _strategy(name: str, value: Any, names: tuple[str, ...]) -> str:
     if value is None or isinstance(value, bool):
         return names[0 if value else -1]
     if value not in names:
-        raise InputError(
-            "{name} is {value!r}; True, False or one of {names}", name, value, ", ".join(names)
-        )
+        message = "{name} is {value!r}; True, False or one of {names}"
+        raise InputError(message, name, value, ", ".join(names))
     return value
 
 
@@ -186,11 +176,7 @@ def as_lists(value: Any) -> Any:
 
 
 def as_tensors(columns: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Columns as ``pt`` tensors or ``np`` arrays, int64 if they are empty.
-
-    Raises:
-        InputError: rows have different lengths, or the kind is unknown.
-    """
+    """Columns as ``pt`` tensors or ``np`` arrays, int64 if they are empty."""
     import numpy as np
 
     kind = str(getattr(kind, "value", kind))
@@ -211,7 +197,6 @@ def as_tensors(columns: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 
             # Labels may be floats; torch's default is single precision.
             array = array.astype("float32") if array.dtype.kind == "f" else array
-            found[key] = torch.from_numpy(array)
-        else:
-            found[key] = array
+            array = torch.from_numpy(array)
+        found[key] = array
     return found

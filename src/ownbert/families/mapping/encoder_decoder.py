@@ -94,11 +94,7 @@ class EncoderDecoder:
         return tuple(found)
 
     def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
-        """How the decoder of a class in ``answering`` reads the encoder's input.
-
-        Raises:
-            InputError: a token is not in the vocabulary.
-        """
+        """How the decoder of a class in ``answering`` reads the encoder's input."""
         values = {**self.defaults, **values}
         start, end = values.get("decoder_start_token_id"), values["eos_token_id"]
         start = values["pad_token_id"] if start is None else start

@@ -57,11 +57,7 @@ def activation_of(values: Mapping[str, Any], key: str) -> str:
 def require_expressed(
     model_type: str, stacks: Sequence[EncoderConfig], again: Sequence[EncoderConfig]
 ) -> None:
-    """Check that an encoder, or two stacks, are the same ``again``, after writing and reading.
-
-    Raises:
-        InputError: a field has changed.
-    """
+    """Check that an encoder, or two stacks, are the same ``again``, after writing and reading."""
     for old, new in zip(stacks, again, strict=True):
         for f in fields(EncoderConfig):
             if getattr(old, f.name) != getattr(new, f.name):
@@ -181,11 +177,7 @@ class Family:
     calls: Calls = field(default_factory=Calls)
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
-        """Read the structure of an encoder.
-
-        Raises:
-            InputError: a value is not supported.
-        """
+        """Read the structure of an encoder."""
         if "vocab_size" in self.defaults and "vocab_size" not in theirs:
             raise InputError("vocab_size is missing")
         values = {**self.defaults, **theirs}
@@ -207,11 +199,7 @@ class Family:
         return EncoderConfig(**ours)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """Write the structure of an encoder as values of a ``config.json``, including model_type.
-
-        Raises:
-            InputError: Transformers' format cannot express the structure.
-        """
+        """The values of a ``config.json`` for an encoder, including model_type."""
         theirs: dict[str, Any] = {"model_type": self.model_type}
         if config.pruned_heads:
             self.require_pruning()

@@ -119,9 +119,6 @@ def attend(
         (T, H, K), and the weights if requested. A query without visible keys gets the mean of all
         values of its sequence.
 
-    Raises:
-        ValueError: the backend is unknown or lacks a required capability.
-
     Source: Vaswani et al. 2017, equation 1.
     """
     options = AttentionOptions(dropout, bias, weights)

@@ -53,9 +53,6 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
 
     Returns:
         The copy, which in float32 shares the memory of everything that is not packed.
-
-    Raises:
-        ValueError: unknown precision.
     """
     if precision not in PRECISIONS:
         known = " or ".join(PRECISIONS)

@@ -46,9 +46,6 @@ class WordFeatures(nn.Module):
     def forward(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Layout, Tensor]:
         """Hidden states (T, D) -> words (W, D + Z), their layout, and the word index of each token
         (T).
-
-        Raises:
-            InputError: the batch has no features.
         """
         if batch.words is None:
             raise InputError(

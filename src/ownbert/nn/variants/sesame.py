@@ -42,11 +42,7 @@ class LayerGate(nn.Module):
             nn.init.constant_(linear.bias, _OPEN)
 
     def forward(self, layers: Sequence[Tensor], layout: Layout) -> Tensor:
-        """Combine the hidden states after each layer, L times (T, D) -> (T, D).
-
-        Raises:
-            InputError: the rows have a mask.
-        """
+        """Combine the hidden states after each layer, L times (T, D) -> (T, D)."""
         _require_no_mask(layout)
         wide = torch.promote_types(layers[0].dtype, torch.float32)
         means = torch.stack([hidden.mean(-1, dtype=wide) for hidden in layers], -1)  # (T, L)
@@ -70,9 +66,6 @@ def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
 
     Args:
         sigma: standard deviation of the Gaussian, in tokens.
-
-    Raises:
-        InputError: the rows have a mask.
 
     Source: Su and Cheng 2019 (SesameBERT), section 3: a kernel of 3 with sigma 0.3.
     """

@@ -56,8 +56,7 @@ INSTEAD = {
     "train_new_from_iterator": "ownbert.learn_vocabulary(files, folder)",
     "save_vocabulary": "save_pretrained(folder)",
 }
-# Columns that ``pad`` fills.
-_PADDED = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
+_NO_IDS = "a list of ids is needed, whole numbers from 0"
 CLEAN_UP = (
     *((f" {mark}", mark) for mark in ".?!,"),
     (" ' ", "'"),
@@ -116,6 +115,12 @@ class PreTrainedTokenizer:
         inputs = CLASSES[stated][1] if stated in CLASSES else WITH_TYPES
         self.model_input_names = list(config.get("model_input_names") or inputs)
         self._pad_type = 3 if core.style.cls_last else 0  # that of XLNet
+        self._fill = {
+            "input_ids": self.pad_token_id,
+            "token_type_ids": self._pad_type,
+            "special_tokens_mask": 1,
+            "attention_mask": 0,
+        }
         self._lock = threading.Lock()  # the library sets truncation and padding for all threads
         # A copy of RoBERTa's rules for words, created when first needed.
         self._for_words: tokenizers.Tokenizer | None = None
@@ -124,13 +129,9 @@ class PreTrainedTokenizer:
     def _checked(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         names = (*RULES, *SETTINGS)
         if unknown := [name for name in settings if name not in names]:
-            raise InputError(
-                "{kind} has no setting {unknown}; it has {names}; for others use {auto_tokenizer}",
-                cls.__name__,
-                ", ".join(unknown),
-                ", ".join(names),
-                AUTO_TOKENIZER,
-            )
+            message = "{kind} has no setting {unknown}; it has {names}; for others use {other}"
+            listed = ", ".join(unknown), ", ".join(names)
+            raise InputError(message, cls.__name__, *listed, AUTO_TOKENIZER)
         found = {name: value for name, value in settings.items() if value is not None}
         if "never_split" in found:
             found["never_split"] = sorted(never_split_of(found))
@@ -162,44 +163,37 @@ class PreTrainedTokenizer:
         of_hub = (*HUB_OPTIONS, "subfolder", "use_fast")
         changes = cls._checked({k: v for k, v in settings.items() if k not in of_hub})
         own = CLASSES[cls.tokenizer_class or "BertTokenizer"][0]
-        if not isinstance(name, str | os.PathLike):
-            raise InputError("from_pretrained needs a folder, not {name}", in_short(name))
-        if os.path.isfile(name) and not os.fspath(name).endswith(".json"):
+        path = pretrained_folder(name, settings, or_file=not str(name).endswith(".json"))
+        if path.is_file():
             if own is not BERT:
                 raise InputError("{kind} is loaded from a folder", cls.__name__)
             rules = {name: changes[name] for name in RULES[:3] if name in changes}
-            backend = wordpiece_backend(read_vocabulary(name), **rules)
+            backend = wordpiece_backend(read_vocabulary(path), **rules)
             config = {"clean_up_tokenization_spaces": True, **changes}
             config |= {"tokenizer_class": cls.tokenizer_class} if cls.tokenizer_class else {}
             return cls(Tokenizer(backend, config=config), str(name))
-        path = pretrained_folder(name, settings)
         folder = TokenizerFolder(path, changes=changes, preferred=cls.tokenizer_class)
         core = Tokenizer.load(folder)
         if core.style is BERT and not folder.has(TOKENIZER):
             core.config.setdefault("clean_up_tokenization_spaces", True)
         if cls.tokenizer_class and core.style is not own:
             raise InputError(
-                "{path} contains a tokenizer of another family; use "
-                "{tokenizer_class}.from_pretrained(folder)",
+                "{path} contains a tokenizer of another family; use {name}.from_pretrained(folder)",
                 path,
                 core.style.tokenizer_class,
             )
         if core.kind != "wordpiece" and (rules := [rule for rule in RULES if rule in changes]):
-            raise InputError(
+            message = (
                 "{rules}: only for BERT's rules, which the tokenizer in {path} does not have; "
-                "use {auto_tokenizer}",
-                ", ".join(rules),
-                path,
-                AUTO_TOKENIZER,
+                "use {auto_tokenizer}"
             )
+            raise InputError(message, ", ".join(rules), path, AUTO_TOKENIZER)
         return cls(core, str(name))
 
     def save_pretrained(self, save_directory: "str | os.PathLike[str]") -> None:
         """Write files that this class, ``ownbert.Tokenizer`` and Transformers 4.57.6 and 5 load."""
         if not isinstance(save_directory, str | os.PathLike):
-            raise InputError(
-                "save_pretrained needs a folder, not {save_directory}", in_short(save_directory)
-            )
+            raise InputError("save_pretrained needs a folder, not {path}", in_short(save_directory))
         self.current().save(save_directory)
 
     def current(self) -> Tokenizer:
@@ -276,17 +270,12 @@ class PreTrainedTokenizer:
             special_tokens: whether they are special tokens.
         """
         tokens: Any = new_tokens if isinstance(new_tokens, list | tuple) else [new_tokens]
-        for token in tokens:
-            content = getattr(token, "content", token)
-            if not isinstance(content, str):
-                raise InputError("{content} is not a token; a token is a text", in_short(content))
-            _require_characters(content)
+        texts = [_token(getattr(token, "content", token)) for token in tokens]
         core = self.core
         add = core.backend.add_special_tokens if special_tokens else core.backend.add_tokens
         count = add(list(tokens))
         if special_tokens:
             listed = core.config.get("additional_special_tokens") or ()
-            texts = [getattr(token, "content", token) for token in tokens]
             core.config["additional_special_tokens"] = list(dict.fromkeys([*listed, *texts]))
         self.__setstate__(self.__getstate__())
         return count
@@ -297,10 +286,7 @@ class PreTrainedTokenizer:
             return None
         if isinstance(tokens, list | tuple):
             return [self.convert_tokens_to_ids(token) for token in tokens]
-        if not isinstance(tokens, str):
-            raise InputError("{tokens} is not a token; a token is a text", in_short(tokens))
-        _require_characters(tokens)
-        index = self.core.id_of(tokens)
+        index = self.core.id_of(_token(tokens))
         return self.unk_token_id if index is None else index
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
@@ -413,11 +399,10 @@ class PreTrainedTokenizer:
             limit = options.max_length or 0
             added = encoder.num_special_tokens_to_add(pair) * options.add_special_tokens
             if limit < added:  # which the library ignores
-                raise InputError(
-                    "max_length is {limit}, but there are {added} special tokens around a text",
-                    limit,
-                    added,
+                message = (
+                    "max_length is {limit}, but there are {added} special tokens around a text"
                 )
+                raise InputError(message, limit, added)
             encoder.enable_truncation(
                 max_length=options.max_length,
                 stride=options.stride,
@@ -439,15 +424,15 @@ class PreTrainedTokenizer:
     ) -> "tuple[dict[str, list[Any]], list[tokenizers.Encoding]]":
         """The requested columns, and the encodings of their rows, overflowing ones included."""
         overflow, names = options.return_overflowing_tokens, self.model_input_names
-        groups = [[one, *one.overflowing] if overflow else [one] for one in encodings]
+        groups = [[first, *first.overflowing] if overflow else [first] for first in encodings]
         rows = [row for group in groups for row in group]
         columns: dict[str, list[Any]] = {"input_ids": [row.ids for row in rows]}
         for name, (column, attribute) in COLUMNS.items():
             if options.returns(name, names):
                 columns[column] = [getattr(row, attribute) for row in rows]
         if overflow:
-            numbers = [number for number, group in enumerate(groups) for _ in group]
-            columns["overflow_to_sample_mapping"] = numbers
+            samples = [index for index, group in enumerate(groups) for _ in group]
+            columns["overflow_to_sample_mapping"] = samples
         longest, limit = max((len(row.ids) for row in rows), default=0), self.model_max_length
         if options.max_length is None and longest > limit > 0:
             message = "a text has %d tokens, but the model takes at most %d; set truncation=True"
@@ -483,7 +468,7 @@ class PreTrainedTokenizer:
         if not rows or not all(isinstance(row.get("input_ids"), list) for row in rows):
             raise InputError("pad needs the input_ids of several sequences, in a list or a mapping")
         for row in rows:
-            lengths = {len(_ids(row[key])) for key in _PADDED if key in row}
+            lengths = {len(_ids(row[key])) for key in row.keys() & self._fill.keys()}
             if row.keys() != rows[0].keys() or len(lengths) > 1:
                 raise InputError("pad: sequences need the same columns, as long as their input_ids")
         longest = max(len(row["input_ids"]) for row in rows)
@@ -499,15 +484,13 @@ class PreTrainedTokenizer:
         multiple = options.pad_to_multiple_of
         if target is not None and multiple:
             target = -(-target // multiple) * multiple
-        masked = options.returns("attention_mask", self.model_input_names)
-        row = {**row, "attention_mask": row.get("attention_mask", [1] * length)} if masked else row
+        if options.returns("attention_mask", self.model_input_names):
+            row = {"attention_mask": [1] * length, **row}
         missing = 0 if options.padding == "do_not_pad" or target is None else target - length
         if missing <= 0:
             return row
-        fill = {"input_ids": self.pad_token_id, "token_type_ids": self._pad_type}
-        fill |= {"special_tokens_mask": 1} | ({"attention_mask": 0} if masked else {})
         left = (options.padding_side or self.padding_side) == "left"
-        padding = {key: [value] * missing for key, value in fill.items() if key in row}
+        padding = {key: [value] * missing for key, value in self._fill.items() if key in row}
         return row | {k: p + row[k] if left else row[k] + p for k, p in padding.items()}
 
     def decode(
@@ -545,20 +528,15 @@ class PreTrainedTokenizer:
         return [self.decode(ids, *args, **kwargs) for ids in sequences]
 
 
-def _named(name: str) -> type[PreTrainedTokenizer]:
-    body = {
-        "__doc__": f"{name} of Transformers; see ``PreTrainedTokenizer``.",
-        "__module__": "ownbert.transformers",
-        "tokenizer_class": name,
-    }
-    return type(name, (PreTrainedTokenizer,), body)
-
-
 # Classes by the names of Transformers, without ``Fast``.
-TOKENIZERS = {"PreTrainedTokenizer": PreTrainedTokenizer, **{n: _named(n) for n in CLASSES}}
-
-
-_NO_IDS = "a list of ids is needed, whole numbers from 0"
+TOKENIZERS = {"PreTrainedTokenizer": PreTrainedTokenizer}
+for _name in CLASSES:
+    _body = {
+        "__doc__": f"{_name} of Transformers; see ``PreTrainedTokenizer``.",
+        "__module__": "ownbert.transformers",
+        "tokenizer_class": _name,
+    }
+    TOKENIZERS[_name] = type(_name, (PreTrainedTokenizer,), _body)
 
 
 def _ids(value: Any) -> list[int]:
@@ -567,6 +545,13 @@ def _ids(value: Any) -> list[int]:
     if not isinstance(ids, list) or not all(type(index) is int for index in ids):
         raise InputError(_NO_IDS)
     return ids
+
+
+def _token(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError("{value} is not a token; a token is a text", in_short(value))
+    _require_characters(value)
+    return value
 
 
 def _batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
@@ -578,9 +563,8 @@ def _batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
         return list(text)
     if not isinstance(pair, list | tuple) or len(pair) != len(text):
         found = str(len(pair)) if isinstance(pair, list | tuple) else f"a {type(pair).__name__}"
-        raise InputError(
-            "{count} texts need the same number of second texts, not {value}", len(text), found
-        )
+        message = "{count} texts need the same number of second texts, not {value}"
+        raise InputError(message, len(text), found)
     return list(zip(text, pair, strict=True))
 
 
