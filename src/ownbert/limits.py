@@ -57,3 +57,5 @@ DECIMALS = 10
 PROCESSES = 256
 # Shards of an input; each shard reads all of it.
 SHARDS = 10_000
+# Gigabytes of weights on a server.
+GIGABYTES = 1_000_000

@@ -37,12 +37,15 @@ class Setting:
             spaces, ``--on/--off`` for both values of a switch.
         metavar: placeholder of the value in ``--help``.
         hidden: whether ``--help`` omits the setting.
+        rare: whether only ``--help-all`` shows the setting.
+        argument: whether it is an argument of a command, not an option.
         path: whether the value is a file or folder.
         check: function that rejects invalid values; None is always valid.
         resumable: whether a resumed run may change the value.
         commands: fields that differ in a command, by command.
-        needs: settings of the same class without which this one has no effect; one is enough.
-        without: settings of the same class with which this one has no effect.
+        needs: settings of the same command without which this one has no effect; one is enough.
+        without: settings of the same command with which this one has no effect.
+        required: message if the setting is missing, except for a dry run.
     """
 
     help: str = ""
@@ -51,13 +54,16 @@ class Setting:
     option: str | None = None
     metavar: str | None = None
     hidden: bool = False
+    rare: bool = False
+    argument: bool = False
     path: bool = False
     check: Check | None = None
     resumable: bool = False
     commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    # Filled in by ``settings_of``.
+    required: str | None = None
+    # Filled in by ``settings_of`` and ``fields_of``.
     default: Any = None
     type: Any = None
 
@@ -76,12 +82,17 @@ def setting(default: Any, help: str = "", panel: str | None = None, **about: Any
     return field(default=default, metadata=metadata)
 
 
-def same_setting(kind: type, name: str, **changes: Any) -> Any:
-    """Declare a field as the setting of this name in another class, with changes."""
-    known = kind.__dataclass_fields__[name]
+def changed(declared: Any, **changes: Any) -> Any:
+    """Declare a field as another one, with changes of its setting."""
+    default = changes.pop("default", declared.default)
     return field(
-        default=known.default, metadata={"setting": replace(known.metadata["setting"], **changes)}
+        default=default, metadata={"setting": replace(declared.metadata["setting"], **changes)}
     )
+
+
+def same_setting(kind: type, name: str, **changes: Any) -> Any:
+    """Declare a field as the setting of this name in a recipe or its section, with changes."""
+    return changed(kind.__dataclass_fields__[name], **changes)
 
 
 def section(default: Any, **changes: Mapping[str, Any]) -> Any:
@@ -133,31 +144,6 @@ class CheckedSettings:
             declared, value = f.metadata.get("setting"), getattr(self, f.name)
             if declared is not None and declared.check is not None and value is not None:
                 declared.check(self._prefix + f.name, value)
-
-
-def refuse_unused(settings: Any) -> None:
-    """Check that no option of a command has no effect because of the others.
-
-    Args:
-        settings: settings of a command; those that equal their defaults are not given.
-
-    Raises:
-        InputError: a setting needs another one, or does not apply together with another one.
-    """
-    known = settings_of(type(settings))
-    given = {name for name, setting in known.items() if getattr(settings, name) != setting.default}
-    flags = {name: setting.flags(name)[0].partition("/")[0] for name, setting in known.items()}
-    for name in filter(given.__contains__, known):
-        setting = known[name]
-        if setting.needs and given.isdisjoint(setting.needs):
-            needed = " or ".join(flags[other] for other in setting.needs)
-            raise InputError(f"the option {flags[name]} requires {needed}")
-        for other in filter(given.__contains__, setting.without):
-            raise InputError(
-                "the option {flags} has no effect with {flags2}; omit one of them",
-                flags[name],
-                flags[other],
-            )
 
 
 def resolve(

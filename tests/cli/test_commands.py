@@ -1,4 +1,4 @@
-"""Commands: each is a file of its name, found in its folder and loaded when it is run."""
+"""Commands: each is a class of its name, whose module is loaded when it is run."""
 
 import re
 import subprocess
@@ -16,8 +16,8 @@ LIGHT = """
 import sys
 from importlib import import_module
 import ownbert.cli
-for name, folder in ownbert.cli.COMMANDS.items():
-    import_module(f"ownbert.cli.{folder}.{name}")
+for module, _ in ownbert.cli.COMMANDS.values():
+    import_module(f"ownbert.cli.{module}")
 heavy = {"torch", "numpy", "scipy", "pyarrow", "tokenizers", "matplotlib"} & set(sys.modules)
 sys.exit("imports " + ", ".join(heavy) if heavy else 0)
 """
@@ -50,9 +50,9 @@ def test_no_command_loads_what_is_heavy_before_it_runs():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_only_the_file_of_a_command_is_loaded():
+def test_only_the_module_of_a_command_is_loaded():
     code = "import sys, ownbert.cli as c; c.main()\n"
-    loaded = "'ownbert.cli.inspect.trace' in sys.modules"
+    loaded = "'ownbert.cli.inspect_commands' in sys.modules"
     check = f"import atexit; atexit.register(lambda: print({loaded}))"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; {check}; {code}", "fill", "--help"],

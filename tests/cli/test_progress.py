@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ownbert.cli.progress import counting
+from ownbert.cli.options import Quiet
 from ownbert.terminal import echo
 
 
@@ -16,7 +16,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, total: int | None) -> list[str]:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with counting("rows predicted", quiet=False, total=lambda: total) as progress:
+    with Quiet().counting("rows predicted", lambda: total) as progress:
         for count in (1000, 2048):
             time.sleep(0.06)
             progress(count)
@@ -40,6 +40,6 @@ def test_without_a_terminal_nothing_is_counted(capsys: pytest.CaptureFixture[str
     def never() -> int:
         raise AssertionError
 
-    with counting("rows", quiet=False, total=never) as progress:
+    with Quiet().counting("rows", never) as progress:
         progress(1)
     assert capsys.readouterr() == ("", "")

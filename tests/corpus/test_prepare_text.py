@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ownbert.cli.corpus.prepare import report
+from ownbert.cli.text_commands import report
 from ownbert.corpus import chunks
 from ownbert.corpus.documents import Document
 from ownbert.corpus.duplicate_filter import DuplicateFilter, digest

@@ -12,7 +12,7 @@ import yaml
 
 from hostile import bad_files
 from hostile.commands import BASE, IN, OUTPUT, command, command_line, kind
-from ownbert.cli import OUTPUTS
+from ownbert.cli.command import OUTPUTS
 
 NUMBERS = ("0", "-1", "nan", "inf", "1e12", "1000000000000", "9" * 26, "-" + "9" * 26, "x", "")
 TEXTS = ("", "nope", "\x1b[31mred\x07", "x" * 100_000, "../..", "\u202e", "-", "a=b", "日本")

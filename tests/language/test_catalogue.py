@@ -28,7 +28,7 @@ msgstr ""
 "Content-Type: text/plain; charset=UTF-8\n"
 
 #. What it is for.
-#: cli/train/fit.py:12
+#: cli/train_commands.py:12
 msgid ""
 "a line, \"quoted\", "
 "and its end\n"

@@ -13,7 +13,16 @@ from support.source_code import SOURCE, nodes, tree
 _ERRORS = ("InputError", "MissingError", "needing", "Message")
 _TEMPLATES = (*_ERRORS, "warn_of_input", "translated", "say")
 # Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
-_OTHER_CALLS = (*_ERRORS, "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
+_OTHER_CALLS = (
+    *_ERRORS,
+    "Option",
+    "argument",
+    "setting",
+    "changed",
+    "code",
+    "ColumnSpec",
+    "KeyError",
+)
 # Two words, the second in small letters: prose, and no name, path, formula or markup.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
 _NAMED_VALUE = re.compile(r"\{[\w-][^{}]*\}")  # of str.format

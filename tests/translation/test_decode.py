@@ -7,7 +7,7 @@ import pytest
 
 import ownbert
 from ownbert import checkpoint
-from ownbert.cli.train import translate as command
+from ownbert.cli.translate_commands import TranslateCommand
 from ownbert.exceptions import InputError
 from ownbert.translation.decode import Translator
 from support.cli import run_cli
@@ -110,7 +110,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"data": source, "output": tmp_path}, "it is a folder"),
     ):
         with pytest.raises(InputError, match=said):
-            command.use(**({"folder": folder} | given))
+            TranslateCommand(**({"folder": folder} | given)).run()
     done = run("score", str(folder))
     assert done.returncode == 2
     assert done.stderr.startswith("error: --source and --target are needed")

@@ -1,4 +1,4 @@
-"""The command line: thin wrappers of the Python functions of the same names.
+"""The command line: each command is a settings class that calls the Python function of its name.
 
 User errors are one line on standard error with exit code 2. torch is not imported before a command
 runs, so that ``--help`` is fast.
@@ -6,7 +6,6 @@ runs, so that ``--help`` is fast.
 
 import atexit
 import contextlib
-import functools
 import gc
 import os
 import re
@@ -16,7 +15,6 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import cleandoc
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -24,37 +22,41 @@ from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.checks import whole_in_environment
+from ownbert.cli.command import command_function
 from ownbert.cli.other_names import meant, respelled
-from ownbert.exceptions import InputError, explaining_memory, in_short
-from ownbert.files.encodings import reading_as
-from ownbert.files.input_files import protected, refuse_same
+from ownbert.exceptions import InputError, in_short
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.language.messages import Message, on_command_line, typed_options
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
 
-# Panels of --help, in order, by the folders of their commands. Each command is a module with a
-# function of the same name, or an ``app`` with subcommands.
-PANELS = {
-    "corpus": "Prepare for pretraining",
-    "train": "Train",
-    "use": "Use",
-    "deploy": "Deploy",
-    "inspect": "Inspect",
+# Commands by the panels of --help and by the modules that have their classes (``FitCommand``), or
+# their groups of subcommands (``search_app``).
+_PANELS = {
+    "Prepare for pretraining": {"text_commands": ("vocab", "prepare")},
+    "Train": {
+        "train_commands": ("fit", "pretrain", "finetune", "probe"),
+        "translate_commands": ("translate",),
+    },
+    "Use": {
+        "use_commands": ("predict", "evaluate", "embed", "fill", "merge", "score"),
+        "collection_commands": ("duplicates", "label", "search", "topics"),
+    },
+    "Deploy": {"deploy_commands": ("convert", "export", "push", "quantize", "serve")},
+    "Inspect": {
+        "inspect_commands": (
+            *("audit", "compare", "describe", "drift", "errors", "heads", "runs", "trace"),
+        ),
+        "explain_commands": ("explain", "faithfulness", "relevance"),
+    },
 }
-# The first commands of a panel; all others follow by name.
-_FIRST = ("vocab", "prepare", "fit", "pretrain", "finetune", "predict", "evaluate", "embed")
-
-
-def _commands() -> Iterator[tuple[str, str]]:
-    """The commands with their folders, in the order of --help."""
-    for folder in PANELS:
-        names = {file.stem for file in Path(__file__).with_name(folder).glob("[a-z]*.py")}
-        first = [name for name in _FIRST if name in names]
-        yield from ((name, folder) for name in (*first, *sorted(names - {*first})))
-
-
-COMMANDS = dict(_commands())
+# The module and the panel of each command.
+COMMANDS = {
+    name: (module, panel)
+    for panel, modules in _PANELS.items()
+    for module, names in modules.items()
+    for name in names
+}
 # Hidden options whose values are treated as arguments, by the names of the arguments.
 _FILE_OPTIONS = ("--data", "--input")
 _AS_ARGUMENT = {
@@ -70,13 +72,7 @@ _AS_FIRST = {
     "tokens": ("--tokens", *_FILE_OPTIONS),
 }
 
-# Options that name outputs. Paths given to other options are inputs, and are never overwritten.
-OUTPUTS = ("output", "html", "curves", "png", "groups", "check")
-# Inputs that are read completely at the start, so that they may be replaced.
-_REPLACED = ("config",)
 _INTERRUPTED = "interrupted; no incomplete output was left"
-# Options that determine how much memory a command needs.
-_LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # Longer words are truncated in messages.
 _LONGEST_WORD = 400
 
@@ -109,13 +105,15 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"{__name__}.{COMMANDS[cmd_name]}.{cmd_name}")
-        command = getattr(module, "app", None)
+        module, panel = COMMANDS[cmd_name]
+        commands = import_module(f"{__name__}.{module}")
+        command = getattr(commands, f"{cmd_name}_app", None)
         if command is None:
             command = typer.Typer(add_completion=False)
-            command.command(cmd_name)(getattr(module, cmd_name))
-        click_command = _guard_inputs(_with_spellings(typer.main.get_command(command)))
-        click_command.rich_help_panel = PANELS[COMMANDS[cmd_name]]
+            kind = getattr(commands, f"{cmd_name.capitalize()}Command")
+            command.command(cmd_name)(command_function(kind))
+        click_command = _with_spellings(typer.main.get_command(command))
+        click_command.rich_help_panel = panel
         translate_command(click_command)
         _join_lines(click_command)
         return click_command
@@ -202,43 +200,6 @@ def _as_arguments(
 
 def _look_like_options(values: Sequence[str]) -> bool:
     return any(value.startswith("-") and value != "-" for value in values)
-
-
-def _guard_inputs(command: Any) -> Any:
-    """Make a command and its subcommands refuse to overwrite their inputs."""
-    for one in getattr(command, "commands", {}).values():
-        _guard_inputs(one)
-    if (run := command.callback) is not None:
-
-        @functools.wraps(run)
-        def guarded(**given: Any) -> Any:
-            inputs, outputs = _paths(given)
-            for output in outputs:
-                refuse_same(inputs, output)
-            sizes = {name: given[name] for name in _LOWER if name in given}
-            with (
-                explaining_memory(lambda: sizes),
-                protected(inputs),
-                contextlib.ExitStack() as stack,
-            ):
-                if "encoding" in given:
-                    stack.enter_context(reading_as(given["encoding"]))
-                return run(**given)
-
-        command.callback = guarded
-    return command
-
-
-def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
-    """The inputs and the outputs of a command."""
-    inputs, outputs = [], []
-    for name, value in given.items():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, Path) and name not in _REPLACED:
-                (outputs if name in OUTPUTS else inputs).append(one)
-            elif isinstance(one, str) and os.path.isfile(one):  # texts or file names
-                inputs.append(Path(one))
-    return inputs, outputs
 
 
 app = typer.Typer(

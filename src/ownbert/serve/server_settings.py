@@ -7,17 +7,17 @@ from ownbert.checks import between
 from ownbert.exceptions import InputError
 from ownbert.settings import CheckedSettings, setting
 
-_LIMITS = "Limits"
+LIMITS = "Limits"
 # One day.
 _SECONDS = 86_400
 
 
 def _tokens(default: int, help: str) -> int:
-    return setting(default, help, _LIMITS, check=between(1, limits.BATCH_TOKENS, "[]"))
+    return setting(default, help, LIMITS, check=between(1, limits.BATCH_TOKENS, "[]"))
 
 
 def _seconds(default: float, help: str, least: float) -> float:
-    return setting(default, help, _LIMITS, check=between(least, _SECONDS, "[]"))
+    return setting(default, help, LIMITS, check=between(least, _SECONDS, "[]"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ServeSettings(CheckedSettings):
     connections: int = setting(
         1000,
         "Maximum number of concurrent requests; further ones get status 429.",
-        _LIMITS,
+        LIMITS,
         check=between(1, 100_000, "[]"),
     )
     idle_seconds: float = _seconds(30.0, "Seconds before an idle connection is closed.", 0.1)

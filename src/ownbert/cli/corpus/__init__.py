@@ -1,1 +1,0 @@
-"""Commands that prepare text for pretraining."""

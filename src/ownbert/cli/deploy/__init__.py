@@ -1,1 +1,0 @@
-"""Commands that export, serve and share a model."""

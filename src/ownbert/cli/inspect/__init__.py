@@ -1,1 +1,0 @@
-"""Commands that look inside models, data and runs."""

@@ -1,1 +1,0 @@
-"""Commands that use a model on texts."""
