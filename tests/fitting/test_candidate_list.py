@@ -71,8 +71,7 @@ def test_names_are_unique_and_the_order_depends_on_who_pretrains(pretrained: Pat
     assert len({*names}) == len(names)
     orders = []
     for options in ({}, {"model": str(pretrained)}):
-        files = (topics / "train.csv", Path("own"), None, None, (), None)
-        with checked_input(*files, {**options}) as given:
+        with checked_input(topics / "train.csv", Path("own"), options) as given:
             orders.append([c.name for c in candidates_for(given) if c.kind != "linear"])
     assert orders[0] == [
         *("joined", "start", "network", "joined-finetuned", "probe", "student", "joined-student"),

@@ -112,11 +112,11 @@ def test_probabilities_are_true_whatever_the_metric(metric: str):
     _, fitted, judged = compared.used
     decision = deciding(judged.task, fitted.decision).decision  # pyright: ignore
     assert (decision is not None) == (metric in ("macro_f1", "mcc"))
-    found = judged.metrics()
+    found = judged.metrics
     plain = compared.judge(replace(judged.found, decision=np.zeros(judged.scores.shape)))
     if metric in ("macro_f1", "mcc"):
-        assert found.values[metric] > plain.metrics().values[metric]
-    assert found.log_loss == plain.metrics().log_loss
+        assert found.values[metric] > plain.metrics.values[metric]
+    assert found.log_loss == plain.metrics.log_loss
 
 
 def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
@@ -140,7 +140,7 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
         models = [
             ComparedModel("network", "", "network", (), 0.0, scores=tuned),
             ComparedModel(
-                "student", "", "network", (), 0.0, partial=taught[:count], role=DISTILLED
+                "student", "", "network", (), 0.0, taught[:count], partial=True, role=DISTILLED
             ),
         ]
         best = best_network(Comparison(rows, models))
@@ -216,7 +216,7 @@ def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_
     model = ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores, unknown=(*range(12),))
     compared = Comparison(rows, [model])
     for own in (compared.adjusted(model), compared.blended):
-        assert compared.on_first_fold(own).value() == own.value()
+        assert compared.value_on_first_fold(own) == own.value()
 
     # Offsets that were fitted when linear models were built in are not fitted again.
     for role, kept in ((JOINED, True), ("", False)):
@@ -233,7 +233,7 @@ def test_a_model_of_the_first_fold_has_the_decision_that_all_folds_give_the_blen
     truth, noise = rows.targets.values[rows.held_out], np.random.default_rng(0)
     scores = noise.normal(size=(len(truth), 3)) + 1.5 * np.eye(3)[truth] + [2.0, 0.0, -2.0]
     part = scores[: len(rows.folds[0][1])]
-    model = ComparedModel("network", "", "network", (), 0.0, partial=part)
+    model = ComparedModel("network", "", "network", (), 0.0, scores=part, partial=True)
     whole = ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores)
     compared = Comparison(rows, [whole, model])
     decision = compared.fitted.decision
@@ -248,7 +248,9 @@ def test_the_size_of_the_blend_is_that_of_its_members(topics: Path):
     rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
     scores = np.eye(3)[rows.targets.values[rows.held_out]]
     models = [ComparedModel("tfidf", "words", "linear", (), 1.0, scores=scores)]
-    models.append(ComparedModel("start", "network", "network", (), 2.0, partial=scores[:12]))
+    models.append(
+        ComparedModel("start", "network", "network", (), 2.0, scores=scores[:12], partial=True)
+    )
     board = [LeaderboardRow(model.title, model.kind, 1.0, size=1000) for model in models]
     blend = _blend_row(Comparison(rows, models), board, [], {}, Attempts(print))
     assert (blend.size, blend.seconds) == (1000, 3.0)

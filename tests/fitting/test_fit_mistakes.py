@@ -10,7 +10,7 @@ import ownbert
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.exceptions import InputError
 from ownbert.exporting.quantize import quantize
-from ownbert.fitting.fit import _clear, preview_fit
+from ownbert.fitting.fit import clear, preview_fit
 from support import tiny
 from support.cli import run_cli
 from support.fit_files import sentence_model
@@ -182,7 +182,7 @@ def test_no_other_model_stays_in_the_folder(tmp_path: Path):
         (tmp_path / others.pop()).unlink()
         with pytest.raises(InputError, match="already contains a model"):
             ownbert.fit(["a", "b"], ["x", "y"], output=tmp_path)
-        _clear(tmp_path)
+        clear(tmp_path)
         assert not {"config.json", "ensemble.json", WEIGHTS} & {*tiny.contents(tmp_path)}
 
 

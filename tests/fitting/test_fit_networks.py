@@ -11,6 +11,7 @@ import yaml
 import ownbert
 from ownbert.checkpoint import describe, load, load_tokenizer, save
 from ownbert.fitting.distilled_network import taught_texts
+from ownbert.fitting.fit import Fit
 from ownbert.fitting.networks import (
     _size_and_batch,
     finetune_on,
@@ -129,7 +130,7 @@ def test_without_other_texts_a_network_is_taught_on_mixed_ones(
     topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # Its log is kept, also if it predicts alone.
-    monkeypatch.setattr("ownbert.fitting.fit.network_alone", lambda folder: None)
+    monkeypatch.setattr(Fit, "_keep_once", lambda run: None)
     given = {"minutes": 0.8, "seeds": 1, "output": tmp_path / "best", "quiet": True}
     ownbert.fit(topics / "train.csv", dev=topics / "dev.csv", **given)
     taught = tmp_path / "best" / "members" / "student"

@@ -17,16 +17,11 @@ from ownbert.fitting.comparison import (
 )
 from ownbert.fitting.fit import Fit
 from ownbert.fitting.fit_state import FitState
-from ownbert.fitting.networks import (
-    Corpus,
-    pretrain_on,
-)
+from ownbert.fitting.networks import pretrain_on
 from ownbert.fitting.rows.fit_input import checked_input
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
-from ownbert.tables.columns import ColumnNames
 from ownbert.train.state_files import newest_state
 from support.fit_files import texts_of
 
@@ -130,13 +125,12 @@ def test_a_network_of_the_first_fold_stays_out_of_the_blend_of_a_resumed_run(
     topics: Path, tmp_path: Path
 ):
     """With a single fold, its scores have the shape of those of the members."""
-    files = (topics / "train.csv", tmp_path, topics / "dev.csv")
-    with checked_input(*files, None, (), None, {}) as given:
+    with checked_input(topics / "train.csv", tmp_path, {"dev": topics / "dev.csv"}) as given:
         truth = given.rows.targets.values[given.rows.held_out]
         scores = np.log(np.where(np.arange(3) == truth[:, None], 0.8, 0.1))
         about = ("", "linear", ("members/tfidf",), 1.0)
         models = [ComparedModel("tfidf", *about, scores=scores)]
-        models.append(ComparedModel("joined", *about, partial=scores, role=JOINED))
+        models.append(ComparedModel("joined", *about, scores, partial=True, role=JOINED))
         for model in models:
             make_folder(tmp_path / "work")
             np.save(tmp_path / "work" / f"{model.name}.npy", scores)
@@ -144,17 +138,14 @@ def test_a_network_of_the_first_fold_stays_out_of_the_blend_of_a_resumed_run(
         FitState(given.identity, 0.0, (), [model.about() for model in models]).write(tmp_path)
         run = Fit(given, tmp_path, quiet=True)
         run._resume()
-    assert [model.scores is None for model in run.candidates] == [False, True]
+    assert [model.partial for model in run.candidates] == [False, True]
     members = json.loads((tmp_path / "blend.json").read_text())["members"]
     assert [member["name"] for member in members] == ["tfidf"]
 
 
 def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path, tmp_path: Path):
     """Other texts than those of the stopped run could not be resumed."""
-    train = topics / "train.csv"
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
-    corpus = Corpus([str(topics / "corpus.txt")], None)
-    given: dict[str, Any] = {"kind": "ids", "device": "cpu", "seed": 0}
+    given = {"unlabelled": topics / "corpus.txt", "device": "cpu"}
 
     class Stopped(Exception):
         pass
@@ -162,10 +153,11 @@ def test_a_resumed_pretraining_keeps_its_texts_on_a_busier_machine(topics: Path,
     def stop(*_: Any) -> None:
         raise Stopped
 
-    own: Any = {"size": "tiny", "speed": 1.0, "on_save": stop}
-    with pytest.raises(Stopped):
-        pretrain_on(corpus, rows, tmp_path, seconds=0.5, **own, **given)
+    tiny = checked_input(topics / "train.csv", tmp_path, {**given, "size": "tiny"})
+    with tiny as inputs, pytest.raises(Stopped):
+        pretrain_on(inputs, tmp_path, seconds=0.5, speed=1.0, on_save=stop)
     assert newest_state(tmp_path / "network") is not None
     # The size stays, too, whatever the device on which the run continues would have.
-    network = pretrain_on(corpus, rows, tmp_path, size="base", seconds=0.5, speed=1e-4, **given)
+    with checked_input(topics / "train.csv", tmp_path, {**given, "size": "base"}) as inputs:
+        network = pretrain_on(inputs, tmp_path, seconds=0.5, speed=1e-4)
     assert resolve(PretrainRecipe, config=network / RECIPE).model.size == "tiny"

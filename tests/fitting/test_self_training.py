@@ -43,42 +43,36 @@ def few(
     return rows, labelled, others, folder, scores
 
 
-def test_models_that_taught_themselves_are_better_and_are_saved(
-    few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
-):
+Few = tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]]
+
+
+def test_models_that_taught_themselves_are_better_and_are_saved(few: Few):
     rows, labelled, others, folder, before = few
-    folders, scores, _ = self_train(
-        NAMES, WEIGHTS, rows, labelled, others, folder, folder / "self-trained"
-    )
+    new = folder / "self-trained"
+    scores, _ = self_train(NAMES, WEIGHTS, rows, labelled, others, new)
     truth = rows.targets[rows.held_out]
     assert scores.shape == (len(truth), 4)
     assert (scores.argmax(1) == truth.values).mean() > 0.8
     assert loss(truth, scores) < min(loss(truth, own) for own in before)
-    models = [LinearView.load(path) for path in folders]
+    models, first = ([LinearView.load(f / n) for n in NAMES] for f in (new, folder))
     rng = random.Random(9)
-    new = Texts([(drawn(rng, i % 4),) for i in range(200)], "words")
-    answers = np.mean([model.scores(new.rows) for model in models], axis=0).argmax(1)
-    first = np.mean([LinearView.load(folder / n).scores(new.rows) for n in NAMES], axis=0).argmax(1)
+    texts = Texts([(drawn(rng, i % 4),) for i in range(200)], "words")
     truths = np.asarray([rows.task.labels.index(str(i % 4)) for i in range(200)])
-    assert (answers == truths).mean() > (first == truths).mean()
+    right = [
+        (np.mean([model.scores(texts.rows) for model in own], axis=0).argmax(1) == truths).mean()
+        for own in (models, first)
+    ]
+    assert right[0] > right[1]
     if not rows.refit:  # the saved models are those that were measured
         held = np.mean([model.scores(rows.texts(rows.held_out)) for model in models], axis=0)
         np.testing.assert_allclose(held, scores, rtol=1e-4, atol=1e-4)
+    # They hold no second copy of their views.
+    sizes = [(f / "lsa" / "linear.safetensors").stat().st_size for f in (new, folder)]
+    assert sizes[0] < sizes[1] / 2
 
 
-def test_a_self_trained_model_holds_no_second_copy_of_its_view(
-    few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
-):
-    rows, labelled, others, folder, _ = few
-    (path,), *_ = self_train(("lsa",), np.ones(1), rows, labelled, others, folder, folder / "again")
-    size = (path / "linear.safetensors").stat().st_size
-    assert size < (folder / "lsa" / "linear.safetensors").stat().st_size / 2
-
-
-def test_self_training_that_would_take_too_long_is_given_up(
-    few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
-):
+def test_self_training_that_would_take_too_long_is_given_up(few: Few):
     rows, labelled, others, folder, _ = few
     with pytest.raises(OutOfTime), time_limit(0):
-        self_train(NAMES, WEIGHTS, rows, labelled, others, folder, folder / "slow")
+        self_train(NAMES, WEIGHTS, rows, labelled, others, folder / "slow")
     assert not (folder / "slow").exists()

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import approx_fprime
 from sklearn.metrics import f1_score
 
-from ownbert.fitting.decisions import _best_of_two, _value_of_two
+from ownbert.fitting.comparison import _best_of_two, _value_of_two
 from ownbert.views.blending import (
     blend,
     cross_fitted,

@@ -70,12 +70,12 @@ _NGRAMS = 1 << 18
 
 
 class Made(NamedTuple):
-    """The result of a step of ``fit``; for the fields, see ``ComparedModel``."""
+    """What a candidate has fitted; for the fields, see ``ComparedModel``."""
 
     folders: Sequence[str]
-    scores: np.ndarray | None = None
+    scores: np.ndarray
     first: Sequence[str] = ()
-    partial: np.ndarray | None = None
+    partial: bool = False
     share: float = 0.0
     unknown: Sequence[int] = ()
 
@@ -113,50 +113,45 @@ class Steps:
         subfolder = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
         return self.folder / "members" / subfolder
 
+    def _relative(self, *folders: Path) -> list[str]:
+        return [str(path.relative_to(self.folder)) for path in folders]
+
     def _linear(
-        self, name: str, fit: Callable[[Path | None], tuple[np.ndarray, np.ndarray]]
+        self,
+        path: Path,
+        fit: Callable[..., tuple[np.ndarray, np.ndarray]],
+        names: Sequence[str] = ("",),
     ) -> Made:
-        """A linear candidate, with separate first-fold models if there is more than one fold."""
-        first = self.first_fold_folder(name) if self.rows.refit else None
-        scores, unknown = fit(first)
-        return Made(
-            [f"members/{name}"],
-            scores,
-            () if first is None else [str(first.relative_to(self.folder))],
-            unknown=np.flatnonzero(unknown).tolist(),
-        )
+        """A linear candidate of one or several models, with separate first-fold models if there is
+        more than one fold; ``fit`` returns (N, C) logits and (N) which rows have no feature."""
+        first = self.first_fold_folder(path.name) if self.rows.refit else None
+        scores, unknown = fit(path, first=first)
+        of_first = [] if first is None else self._relative(*(first / name for name in names))
+        folders = self._relative(*(path / name for name in names))
+        return Made(folders, scores, of_first, unknown=np.flatnonzero(unknown).tolist())
 
     def view(self, path: Path) -> Made:
         """A linear model on the view that the folder is named after."""
-        name = path.name
         texts = (self.inputs.labelled, self.inputs.learnt, self.inputs.unlabelled)
-        seconds = self.budget.linear
-        fit = partial(fit_view, name, self.rows, *texts, path, seconds=seconds)
-        return self._linear(name, lambda first: fit(first=first))
+        fit = partial(fit_view, path.name, self.rows, *texts, seconds=self.budget.linear)
+        return self._linear(path, fit)
 
     def self_trained(self, path: Path) -> Made:
         # A resumed run may already have networks.
         linear = [c for c in self.candidates if c.kind == "linear" and c.role != SELF_TRAINED]
         compared = self.compared(linear)
-        first = self.first_fold_folder("self-trained") if self.rows.refit else None
         names = [c.name for c in compared.measured]
         texts = (self.inputs.labelled, self.inputs.unlabelled)
-        options = (names, compared.fitted.weights, self.rows, *texts, path.parent, path)
-        folders, scores, unknown = self_train(*options, first=first)
-        of_first = () if first is None else [first / name for name in names]
-        paths, of_all = self._relative(of_first), np.flatnonzero(unknown).tolist()
-        return Made(self._relative(folders), scores, paths, unknown=of_all)
-
-    def _relative(self, folders: Sequence[Path]) -> list[str]:
-        return [str(path.relative_to(self.folder)) for path in folders]
+        fit = partial(self_train, names, compared.fitted.weights, self.rows, *texts)
+        return self._linear(path, fit, names)
 
     def probe(self, path: Path) -> Made:
         assert self.pretrained is not None
         read_embedding_config(self.pretrained)  # errors name the user's file, not the copy
         copy_network(self.pretrained, path / ENCODER)
         keep, device = make_folder(self.folder / WORK) / PROBE_VECTORS, self.recipe.device
-        fit = partial(fit_probe, path / ENCODER, self.rows, path, device=device, keep=keep)
-        return self._linear(path.name, lambda first: (fit(first=first), np.zeros(0)))
+        fit = partial(fit_probe, path / ENCODER, self.rows, device=device, keep=keep)
+        return self._linear(path, fit)
 
     def start(self, path: Path) -> Made:
         """The network that fine-tuning starts from, for the first fold, with zero blend weight.
@@ -167,7 +162,7 @@ class Steps:
         settings = _LINEAR if self._public else {}
         if not start_on(self.rows, learn, self.base, path, **self._training, settings=settings):
             raise InputError("fine-tuning would not start from it")
-        return Made(self._relative([path]), partial=self._scores_of(path, held_out))
+        return Made(self._relative(path), self._scores_of(path, held_out), partial=True)
 
     @cached_property
     def _public(self) -> bool:
@@ -218,20 +213,19 @@ class Steps:
     def join_to(self, name: str, path: Path) -> Made:
         """A trained network with the linear models built in, for the first fold, with zero blend
         weight."""
-        compared, scores = self.compared(), self.token_scores
-        assert scores is not None  # see ``can_join``
+        compared, tokens = self.compared(), self.token_scores
+        assert tokens is not None  # see ``can_join``
         network = self.folder / self.fitted(name).first[0]
-        start = start_of(compared, network, **self._training)
-        return self._joined(compared, scores, start, path)
+        return self._joined(compared, tokens, start_of(compared, network, **self._training), path)
 
-    def _joined(self, compared: Comparison, scores: TokenScores, start: Start, path: Path) -> Made:
+    def _joined(self, compared: Comparison, tokens: TokenScores, start: Start, path: Path) -> Made:
         final = self.final_scores
         first = path if final is None else path / "first-fold"
-        weights = join(compared, scores, start, first)
-        partial = self._scores_of(first, self.rows.first_fold[1])
+        weights = join(compared, tokens, start, first)
+        scores = self._scores_of(first, self.rows.first_fold[1])
         if final is not None:
             join(compared, final, start, path, weights)
-        return Made(self._relative([path]), first=self._relative([first]), partial=partial)
+        return Made(self._relative(path), scores, self._relative(first), partial=True)
 
     def find(self, name: str) -> ComparedModel | None:
         """The fitted candidate of this name."""
@@ -280,13 +274,12 @@ class Steps:
                 fold_scores.append(self._scores_of(folder, [rows.rows[i] for i in held_out]))
             if len(fold_scores) < len(rows.folds):
                 if not seed:  # only the first fold's rows have logits
-                    first = self._relative(of_seed[:1])
-                    return Made(first, first=first, partial=fold_scores[0])
+                    return Made(self._relative(of_seed[0]), fold_scores[0], partial=True)
                 break
             folders += of_seed
             scores.append(np.concatenate(fold_scores))
-        first = folders[:: len(rows.folds)]
-        return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
+        first = self._relative(*folders[:: len(rows.folds)])
+        return Made(self._relative(*folders), np.mean(scores, axis=0), first)
 
     @property
     def joining_seconds(self) -> float:
@@ -320,11 +313,9 @@ class Steps:
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
         teach(compared, self.inputs, self.folder, base, path, public=self._public, seconds=seconds)
-        folders = self._relative([path])
-        scores = self._scores_of(path, held_out)
-        if len(self.rows.folds) == 1:
-            return Made(folders, scores)
-        return Made(folders, partial=scores, share=compared.share_of(scores))
+        scores, partial = self._scores_of(path, held_out), len(self.rows.folds) > 1
+        share = compared.share_of(scores) if partial else 0.0
+        return Made(self._relative(path), scores, partial=partial, share=share)
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         """A network's logits on held-out rows; the elapsed time predicts how long the report will
@@ -354,28 +345,6 @@ class Steps:
         return self.folder / joined.first[0]
 
 
-def _always(_: Any) -> bool:
-    return True
-
-
-def _rest(steps: Steps) -> float:
-    return steps.budget.left_for_report
-
-
-def _linear_share(steps: Steps) -> float:
-    return steps.budget.linear
-
-
-def _share(of_all: float, of_given: float | None = None) -> Callable[[Steps], float]:
-    """The limit for a share of the total time, which may differ if the user gives a network."""
-
-    def seconds(steps: Steps) -> float:
-        own = of_given if of_given is not None and not steps.inputs.pretrains else of_all
-        return steps.budget.share(own)
-
-    return seconds
-
-
 @dataclass(frozen=True)
 class FitCandidate:
     """A model that ``fit`` compares with others.
@@ -398,22 +367,25 @@ class FitCandidate:
     title: str
     kind: str
     make: Callable[[Steps, Path], Made]
-    suits: Callable[[FitInput], bool] = _always
-    needs: Callable[[Steps], bool] = _always
-    seconds: Callable[[Steps], float] = _rest
+    suits: Callable[[FitInput], bool] = lambda inputs: True
+    needs: Callable[[Steps], bool] = lambda steps: True
+    seconds: Callable[[Steps], float] = lambda steps: steps.budget.left_for_report
     role: str = ""
     after: str = ""
 
 
-def _of_view(name: str) -> FitCandidate:
-    def helps(inputs: FitInput) -> bool:
-        return view_helps(name, inputs.rows, inputs.kind)
-
-    return FitCandidate(name, VIEWS[name].title, "linear", Steps.view, helps, seconds=_linear_share)
-
-
 CANDIDATES: tuple[FitCandidate, ...] = (
-    *map(_of_view, VIEWS),
+    *(
+        FitCandidate(
+            view.name,
+            view.title,
+            "linear",
+            Steps.view,
+            suits=lambda inputs, name=view.name: view_helps(name, inputs.rows, inputs.kind),
+            seconds=lambda steps: steps.budget.linear,
+        )
+        for view in VIEWS.values()
+    ),
     FitCandidate(
         "self-trained",
         "linear models, self-trained",
@@ -421,7 +393,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         Steps.self_trained,
         suits=lambda inputs: inputs.self_training_helps,
         needs=lambda steps: any(c.kind == "linear" for c in steps.candidates),
-        seconds=_linear_share,
+        seconds=lambda steps: steps.budget.linear,
         role=SELF_TRAINED,
     ),
     FitCandidate(  # predict --unknown uses its vectors
@@ -429,7 +401,9 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "linear on the frozen network",
         "frozen",
         Steps.probe,
-        seconds=_share(_PROBING, _PROBING_OF_GIVEN),
+        seconds=lambda steps: steps.budget.share(
+            _PROBING if steps.inputs.pretrains else _PROBING_OF_GIVEN
+        ),
         after="ngrams",
     ),
     FitCandidate(
@@ -438,7 +412,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "network",
         Steps.start,
         suits=lambda inputs: inputs.has_few_rows or not inputs.pretrains,
-        seconds=_share(_FINETUNING),
+        seconds=lambda steps: steps.budget.share(_FINETUNING),
         after="joined",
     ),
     FitCandidate(
@@ -446,7 +420,7 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "network, linear models built in",
         "network",
         Steps.join_linear_models,
-        seconds=_share(2 * _JOINING),
+        seconds=lambda steps: steps.budget.share(2 * _JOINING),
         role=JOINED,
     ),
     FitCandidate("network", "network, fine-tuned", "network", Steps.network),

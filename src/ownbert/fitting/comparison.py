@@ -1,20 +1,29 @@
-"""Compares the candidates of ``fit`` and blends them. N: held-out rows, C: labels or values."""
+"""Compares the candidates of ``fit``, blends them, and decides how they choose labels.
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+N: held-out rows, C: labels or values. A decision (C) is added to log-probabilities, of which the
+largest wins, or, for several labels per row, to log-odds, of which those above 0 do.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, logit
 
-from ownbert.fitting.decisions import deciding, how_to_decide
 from ownbert.fitting.rows.labelled_rows import LOG_LOSS, LabelledRows, targets_of
+from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
+from ownbert.tasks.thresholds import Aim, best_thresholds, settled
 from ownbert.train.watch.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
+    Decide,
     Decided,
     FittedBlend,
     blend,
@@ -25,7 +34,7 @@ from ownbert.views.blending import (
     from_scores,
     loss,
 )
-from ownbert.views.linear_models import Targets
+from ownbert.views.linear_models import Targets, log_softmax
 
 # What matters of a candidate beyond its kind: what it learnt from, and whether Transformers can
 # load it, which does not support n-gram embeddings.
@@ -37,6 +46,7 @@ _STANDARD_ERRORS, _SAMPLES, _ROWS = 2.5, 60, 200_000
 _CLOSE = 2.0
 # Lower bound of the temperature that offsets are divided by.
 _LEAST_WEIGHT = 1e-3
+_TRIED = 100  # thresholds with two labels
 
 
 @dataclass
@@ -49,10 +59,9 @@ class ComparedModel:
         kind: network, linear or frozen.
         folders: model folders, relative to the output folder.
         seconds: training time.
+        scores: (N, C) logits of all held-out rows, or (n, C) of the first fold's if ``partial``.
         first: folders of the models trained on the first fold only.
-        scores: (N, C) logits; None if only the first fold was scored.
-        partial: (n, C) logits of the first fold's held-out rows if ``scores`` is None.
-        share: weight in the blend if ``scores`` is None.
+        share: weight in the blend if ``partial``.
         unknown: indices of held-out rows in which a linear model knows no feature.
         role: one of ``ROLES``, or "".
     """
@@ -62,36 +71,26 @@ class ComparedModel:
     kind: str
     folders: tuple[str, ...]
     seconds: float
+    scores: np.ndarray
     first: tuple[str, ...] = ()
-    scores: np.ndarray | None = None
-    partial: np.ndarray | None = None
+    partial: bool = False
     share: float = 0.0
     unknown: tuple[int, ...] = ()
     role: str = ""
 
-    @property
-    def joined(self) -> bool:
-        """Whether it is a network with built-in linear models."""
-        return self.role == JOINED
-
     def about(self) -> dict[str, Any]:
-        """All fields except the logits and the role, and whether the former are partial, for
-        JSON."""
-        fields = {k: v for k, v in asdict(self).items() if k not in ("scores", "role")}
-        return {**fields, "partial": self.scores is None}
+        """All fields except the logits and the role, for JSON."""
+        return {k: v for k, v in vars(self).items() if k not in ("scores", "role")}
+
+    @property
+    def unknown_rows(self) -> np.ndarray:
+        """(N) or (n) whether the model knows no feature of a held-out row."""
+        return np.isin(np.arange(len(self.scores)), self.unknown)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A model's results for held-out rows, and its metrics on them.
-
-    Args:
-        task: the task.
-        rows: N held-out rows.
-        targets: their targets.
-        found: scores and decisions for these rows.
-        metric: selection metric.
-    """
+    """A model's results ``found`` for N held-out rows, and its metrics on them."""
 
     task: Task
     rows: Sequence[Row]
@@ -125,22 +124,16 @@ class Judged:
     @property
     def predictions(self) -> list[Any]:
         """The bare predictions: labels, or numbers."""
-        return [self.task.plain(*each) for each in zip(self.decided, self.rows, strict=True)]
+        return [self.task.plain(*pair) for pair in zip(self.decided, self.rows, strict=True)]
 
     @property
     def labels(self) -> np.ndarray:
         """(N) indices of the predicted labels in a single-label task."""
-        return np.asarray([each.label for each in self.decided], dtype=np.int64)
-
-    def metrics(self, chosen: np.ndarray | None = None) -> Scores:
-        """The metrics on some of the rows, by default on all."""
-        if chosen is None:
-            return self._of_all
-        rows, decided = ([each[i] for i in chosen] for each in (self.rows, self.decided))
-        return self._score(rows, decided, self.targets[chosen], self.scores[chosen])
+        return np.asarray([decision.label for decision in self.decided], dtype=np.int64)
 
     @cached_property
-    def _of_all(self) -> Scores:
+    def metrics(self) -> Scores:
+        """The metrics on all rows."""
         return self._score(self.rows, self.decided, self.targets, self.scores)
 
     def _score(
@@ -157,18 +150,12 @@ class Judged:
         return self._score(rows, self.decided, self.targets[order], self.scores)
 
     def value(self, chosen: np.ndarray | None = None) -> float:
-        """The selection metric on some of the rows, by default on all."""
-        return self.metrics(chosen).values[self.metric]
-
-    def first(self, count: int) -> "Judged":
-        """The first rows."""
-        if count >= len(self):
-            return self
-        chosen = slice(count)
-        parts = (self.rows[chosen], self.targets[chosen], self.found.rows(chosen))
-        found = Judged(self.task, *parts, self.metric)
-        vars(found)["decided"] = self.decided[chosen]  # not decided again at each call
-        return found
+        """The selection metric on the rows at some indices, by default on all."""
+        if chosen is None:
+            return self.metrics.values[self.metric]
+        rows, decided = ([values[i] for i in chosen] for values in (self.rows, self.decided))
+        scores = self._score(rows, decided, self.targets[chosen], self.scores[chosen])
+        return scores.values[self.metric]
 
 
 class Comparison:
@@ -176,12 +163,13 @@ class Comparison:
 
     Args:
         rows: the labelled rows.
-        candidates: compared models; at least one has ``scores``.
+        candidates: compared models; at least one has logits of all held-out rows.
         metric: selection metric; by default the task's main metric.
         has_texts: whether there are unlabelled texts, from which a distilled network learns most.
 
     Attributes:
-        fitted: the blend of the candidates with ``scores``.
+        measured: the candidates with logits of all held-out rows.
+        fitted: the blend of these.
         blended: results of the blend; what is fitted is fitted on other rows, so that metrics are
             unbiased.
     """
@@ -197,11 +185,12 @@ class Comparison:
         self.rows, self.candidates, self.has_texts = rows, candidates, has_texts
         self.metric = metric or rows.task.metrics[0]
         self.lower = self.metric in LOWER
-        self.measured = [c for c in candidates if c.scores is not None]
-        self._scores = [c.scores for c in candidates if c.scores is not None]
+        self.measured = [c for c in candidates if not c.partial]
+        self._scores = [c.scores for c in self.measured]
         self.targets = rows.targets[rows.held_out]
         self.clusters = rows.clusters[rows.held_out]
         self.counts = rows.label_counts
+        self._first = np.arange(len(rows.folds[0][1]))  # held-out rows of the first fold
         balanced = self.metric in (*BALANCED, "f1")
         unequal = self.counts is not None and self.counts.min() < self.counts.max()
         decide = how_to_decide(rows.task, self.metric, balanced=balanced and unequal)
@@ -212,10 +201,20 @@ class Comparison:
 
     @cached_property
     def blended(self) -> Judged:
-        unknown = [_unknown_rows(c) for c in self.measured]
-        fitting = {**self._options, "clusters": self.clusters}
-        found = cross_fitted(self._scores, self.targets, self.counts, unknown=unknown, **fitting)
-        return self.judge(found)
+        unknown = [c.unknown_rows for c in self.measured]
+        return self._judged(self._scores, self._options, unknown)
+
+    def _judged(
+        self,
+        scores: Sequence[np.ndarray],
+        options: Mapping[str, Any],
+        unknown: Sequence[np.ndarray] | None = None,
+    ) -> Judged:
+        """The results of a blend of logits (N, C), or (n, C) of the first fold, by cross-fitting
+        with options of ``fit_decided``."""
+        count = len(scores[0])
+        fitting = {**options, "unknown": unknown, "clusters": self.clusters[:count]}
+        return self.judge(cross_fitted(scores, self.targets[:count], self.counts, **fitting))
 
     def judge(self, found: Decided) -> Judged:
         """The results (N, C), or (n, C) of the first fold."""
@@ -230,14 +229,14 @@ class Comparison:
         A candidate that was scored on the first fold only was trained on the blend's probabilities,
         so its logits have the blend's scale, and the two are averaged by its share.
         """
-        others = [c for c in self.candidates if c.scores is None]
+        others = [c for c in self.candidates if c.partial]
         weights = [self._rest * float(w) for w in self.fitted.weights] + [c.share for c in others]
         return [m for m in zip([*self.measured, *others], weights, strict=True) if m[1] > 0]
 
     @property
     def _rest(self) -> float:
         """The share of the candidates with scores for all rows."""
-        return 1.0 - sum(c.share for c in self.candidates if c.scores is None)
+        return 1.0 - sum(c.share for c in self.candidates if c.partial)
 
     @property
     def blend(self) -> FittedBlend:
@@ -270,36 +269,32 @@ class Comparison:
             return True
         if gain == 0:
             return False
-        error = self._error_of_difference(own, blended)
+        error = self._error_of_difference(own, blended, len(own))
         if gain > _STANDARD_ERRORS * error:
             return True
         pair = own.scores, blended.scores
         return gain > _CLOSE * error and clearly_better(self.targets, *pair, _CLOSE)
 
-    def _error_of_difference(self, one: Judged, other: Judged) -> float:
-        """The standard error of the difference of two models' metrics on the same rows, by a
+    def _error_of_difference(self, own: Judged, other: Judged, count: int) -> float:
+        """The standard error of the difference of two models' metrics on the first rows, by a
         bootstrap of clusters."""
-        samples = min(_SAMPLES, max(10, _ROWS // len(one)))
-        drawn = bootstrap(self.clusters[: len(one)], samples)
-        return float(np.std([one.value(rows) - other.value(rows) for rows in drawn], ddof=1))
+        drawn = bootstrap(self.clusters[:count], min(_SAMPLES, max(10, _ROWS // count)))
+        return float(np.std([own.value(rows) - other.value(rows) for rows in drawn], ddof=1))
 
     @property
     def used(self) -> tuple[list[tuple[ComparedModel, float]], FittedBlend, Judged]:
         """The selected model: members with their weights, how they are calibrated and decide, and
         the held-out results."""
-        best = self.alone
-        if best is None:
-            return self.members, self._as_given(self.blend, self.blended), self.blended
-        fitted, judged = self.by_itself(best), self.adjusted(best)
-        return [(best, float(fitted.weights[0]))], self._as_given(fitted, judged), judged
-
-    def _as_given(self, fitted: FittedBlend, judged: Judged) -> FittedBlend:
-        """A blend with the threshold that the user wants, chosen on the probabilities that are kept
-        of the held-out rows, so that later commands choose the same one."""
-        if not self.rows.task.given_thresholds:
-            return fitted
-        decide = self._options["decide"]
-        return fitted._replace(decision=decide(judged.scores, judged.targets, fitted.decision))
+        if (best := self.alone) is None:
+            members, fitted, judged = self.members, self.blend, self.blended
+        else:
+            fitted, judged = self.by_itself(best), self.adjusted(best)
+            members = [(best, float(fitted.weights[0]))]
+        if self.rows.task.given_thresholds:
+            # Chosen on the probabilities that are kept, so that later commands choose the same.
+            chosen = self._options["decide"](judged.scores, judged.targets, fitted.decision)
+            fitted = fitted._replace(decision=chosen)
+        return members, fitted, judged
 
     def share_of(self, scores: np.ndarray) -> float:
         """The blend weight for a model that was distilled from the other candidates.
@@ -311,64 +306,59 @@ class Comparison:
         teachers = blend([c[: len(scores)] for c in self._scores], *self.fitted[:2])
         targets = self.targets[: len(scores)]
         counts = self.counts if self._options["balanced"] else None
-        known = None if counts is None else self.fitted.decision
-        weights, _ = fit_blend([teachers, scores], targets, counts, offsets=known)
+        offsets = None if counts is None else self.fitted.decision
+        weights, _ = fit_blend([teachers, scores], targets, counts, offsets=offsets)
         return float(weights[1] / weights.sum())
 
     def adjusted(self, model: ComparedModel) -> Judged:
         """The results of a single candidate, for all held-out rows or those of the first fold; what
         is fitted for a row is fitted on other rows."""
         if model.name not in self._adjusted:
-            fitting = {**self._fitting(model), "unknown": [_unknown_rows(model)]}
-            self._adjusted[model.name] = self.judged(known_logits(model), **fitting)
+            options = self._options_of(model)
+            self._adjusted[model.name] = self._judged([model.scores], options, [model.unknown_rows])
         return self._adjusted[model.name]
 
-    def judged(self, scores: np.ndarray, **fitting: Any) -> Judged:
-        """The results of a model with logits (N, C), or (n, C) of the first fold; what is fitted
-        for a row is fitted on other rows."""
-        count, fitting = len(scores), {**self._options, **fitting}
-        fitting["clusters"] = self.clusters[:count]
-        return self.judge(cross_fitted([scores], self.targets[:count], self.counts, **fitting))
+    def judged(self, scores: np.ndarray) -> Judged:
+        """Like ``adjusted``, of another model with logits (n, C) of the first fold."""
+        return self._judged([scores], self._options)
 
     def by_itself(self, model: ComparedModel) -> FittedBlend:
         """The factor, offsets and decision of a candidate that is used alone."""
-        scores = known_logits(model)
-        targets = self.targets[: len(scores)]
-        weights, *others = fit_decided([scores], targets, self.counts, **self._fitting(model))
+        targets, options = self.targets[: len(model.scores)], self._options_of(model)
+        weights, *others = fit_decided([model.scores], targets, self.counts, **options)
         return FittedBlend(np.maximum(weights, _LEAST_WEIGHT), *others)
 
-    def _fitting(self, model: ComparedModel) -> dict[str, Any]:
-        """What is known of a model already.
+    def _options_of(self, model: ComparedModel) -> dict[str, Any]:
+        """Options of ``fit_decided`` for a single candidate.
 
         Rare labels occur too rarely in the first fold to fit a decision: models with scores for its
         rows alone have that of the blend (docs/lab/distilled-network.md).
         """
-        fitting = dict(self._options)
-        if self.rows.task.name == "multilabel" and model.joined:
+        options = dict(self._options)
+        if self.rows.task.name == "multilabel" and model.role == JOINED:
             # Offsets were fitted when the linear models were built in.
-            fitting["offsets"] = np.zeros(self.targets.size)
-        if len(known_logits(model)) < len(self.targets):
-            fitting["decision"] = self.fitted.decision
-        return fitting
+            options["offsets"] = np.zeros(self.targets.size)
+        if len(model.scores) < len(self.targets):
+            options["decision"] = self.fitted.decision
+        return options
 
-    def worth(self, model: ComparedModel | None) -> float:
-        """The metric of a candidate, or of the blend (None), negated where lower is better."""
-        value = (self.blended if model is None else self.adjusted(model)).value()
+    def worth(self, model: ComparedModel | None, chosen: np.ndarray | None = None) -> float:
+        """The metric of a candidate, or of the blend (None), negated where lower is better; on the
+        held-out rows at some indices, by default on all."""
+        value = (self.blended if model is None else self.adjusted(model)).value(chosen)
         return -value if self.lower else value
 
     def worth_on_first_fold(self, model: ComparedModel) -> float:
         """Like ``worth``, on the first fold's held-out rows, for which all models have logits."""
-        value = self.on_first_fold(self.adjusted(model)).value()
-        return -value if self.lower else value
+        return self.worth(model, self._first)
 
-    def on_first_fold(self, judged: Judged) -> Judged:
-        """A model's results for the first fold's held-out rows."""
-        return judged.first(len(self.rows.folds[0][1]))
+    def value_on_first_fold(self, judged: Judged) -> float:
+        """The selection metric on the first fold's held-out rows."""
+        return judged.value(self._first)
 
     def loss_of(self, model: ComparedModel) -> float:
         """The loss on the held-out rows of the first fold."""
-        judged = self.on_first_fold(self.adjusted(model))
-        return loss(judged.targets, judged.scores)
+        return loss(self.targets[self._first], self.adjusted(model).scores[self._first])
 
     def best_on_first_fold(self, models: Sequence[ComparedModel]) -> ComparedModel:
         """The best of at least one model on the first fold's held-out rows: of those whose metric
@@ -376,48 +366,29 @@ class Comparison:
         noisy."""
         worth = [self.worth_on_first_fold(model) for model in models]
         best = models[int(np.argmax(worth))]
-        close = [
-            model
-            for model, own in zip(models, worth, strict=True)
-            if model is best or self._is_close(model, best, max(worth) - own)
-        ]
-        return min(close, key=self.loss_of)
 
-    def _is_close(self, model: ComparedModel, best: ComparedModel, lead: float) -> bool:
-        if lead <= 0:
-            return True
-        pair = [self.on_first_fold(self.adjusted(each)) for each in (best, model)]
-        return lead <= _CLOSE * self._error_of_difference(*pair)
+        def is_close(model: ComparedModel, lead: float) -> bool:
+            if model is best or lead <= 0:
+                return True
+            pair = self.adjusted(best), self.adjusted(model)
+            return lead <= _CLOSE * self._error_of_difference(*pair, len(self._first))
+
+        pairs = zip(models, worth, strict=True)
+        close = [model for model, own in pairs if is_close(model, max(worth) - own)]
+        return min(close, key=self.loss_of)
 
     def surpasses(self, model: ComparedModel, other: ComparedModel, errors: float) -> bool:
         """Whether a model is better than another on the first fold's held-out rows: by the metric,
         and by the loss by more than this many standard errors."""
-        one, two = (self.on_first_fold(self.adjusted(each)) for each in (model, other))
-        more = self.worth_on_first_fold(model) > self.worth_on_first_fold(other)
-        return more and clearly_better(one.targets, one.scores, two.scores, errors)
+        if self.worth_on_first_fold(model) <= self.worth_on_first_fold(other):
+            return False
+        own, others = (self.adjusted(each).scores[self._first] for each in (model, other))
+        return clearly_better(self.targets[self._first], own, others, errors)
 
-    def value_of(self, rows: Sequence[Row], found: Decided, like: Judged) -> float:
-        """The metric of other rows.
-
-        Args:
-            rows: n rows.
-            found: results for them.
-            like: the same model's results for the held-out rows.
-        """
-        targets = targets_of(self.rows.task, rows)
-        return Judged(like.task, rows, targets, found, self.metric).value()
-
-
-def known_logits(model: ComparedModel) -> np.ndarray:
-    """The known logits: (N, C), or (n, C) for the first fold."""
-    scores = model.partial if model.scores is None else model.scores
-    assert scores is not None
-    return scores
-
-
-def _unknown_rows(model: ComparedModel) -> np.ndarray:
-    """(N) or (n) whether the model knows no feature of a held-out row."""
-    return np.isin(np.arange(len(known_logits(model))), model.unknown)
+    def value_of(self, rows: Sequence[Row], found: Decided) -> float:
+        """The metric of a model's results for other rows (n)."""
+        task = self.rows.task
+        return Judged(task, rows, targets_of(task, rows), found, self.metric).value()
 
 
 def best_network(compared: Comparison) -> ComparedModel | None:
@@ -430,16 +401,125 @@ def best_network(compared: Comparison) -> ComparedModel | None:
     instead of the blend is always taken.
     """
     networks = [c for c in compared.candidates if c.kind == "network" and c.role != NGRAMS]
-    alone = compared.alone
     for network in networks:
-        if network is alone and len(network.folders) == 1:
+        if network is compared.alone and len(network.folders) == 1:
             return network
     distilled = [c for c in networks if c.role == DISTILLED]
-    joined = [c for c in networks if c.joined]
+    joined = [c for c in networks if c.role == JOINED]
     others = [c for c in networks if c.role not in (DISTILLED, JOINED)]
     groups = (distilled, joined, others) if compared.has_texts else (joined, distilled, others)
     best: ComparedModel | None = None
     for found in (compared.best_on_first_fold(group) for group in groups if group):
-        if best is None or compared.surpasses(found, best, float(best.joined)):
+        if best is None or compared.surpasses(found, best, float(best.role == JOINED)):
             best = found
     return best
+
+
+def how_to_decide(task: Any, metric: str, *, balanced: bool) -> Decide | None:
+    """How a decision is chosen on held-out rows (see ``fit_decided``) for the selection metric;
+    None: from the label frequencies, or not at all.
+
+    ``balanced``: all labels count equally in the metric, and their frequencies differ.
+    """
+    if isinstance(task, MultiLabelTask):
+        return partial(_of_several, task=task, metric=metric)
+    if thresholds := task.given_thresholds:
+        return partial(_of_one, task=task, thresholds=thresholds)
+    if balanced and task.name == "classify" and len(task.labels) == 2:
+        positive = task.labels.index(task.positive_label)
+        return partial(_best_of_two, value=partial(_value_of_two, metric=metric, positive=positive))
+    return None
+
+
+def deciding(task: Task, decision: np.ndarray) -> Task:
+    """A copy of a task that chooses labels with a decision (C)."""
+    if isinstance(task, MultiLabelTask):
+        return task.deciding_by(np.round(expit(-decision), 12))
+    task = copy.copy(task)
+    if isinstance(task, SingleLabelTask):
+        task.decision = tuple(map(float, decision)) if np.any(decision) else None
+    return task
+
+
+def missed_thresholds(judged: Judged) -> list[str]:
+    """A sentence for each threshold that cannot be chosen as the user asked for."""
+    if not (thresholds := judged.task.given_thresholds):
+        return []
+    truth_and_probabilities = _truth_and_probabilities(judged.scores, judged.targets)
+    return settled(thresholds, judged.task.labels, *truth_and_probabilities)[1]
+
+
+def _truth_and_probabilities(scores: np.ndarray, targets: Targets) -> tuple[np.ndarray, np.ndarray]:
+    """(N, C) whether a row has a label, and the probability of it."""
+    values = targets.values
+    truth = np.eye(targets.size)[values] if targets.task == "classify" else values
+    return truth > 0, from_scores(targets.task, scores)
+
+
+def _of_several(
+    scores: np.ndarray, targets: Targets, start: np.ndarray, *, task: MultiLabelTask, metric: str
+) -> np.ndarray:
+    """The thresholds of several labels per row that the user gave, or those with the best
+    metric."""
+    if isinstance(task.settings.threshold, float):
+        return np.full(targets.size, -logit(task.settings.threshold))
+    truth, probabilities = _truth_and_probabilities(scores, targets)
+    best = task.deciding_by(best_thresholds(truth, probabilities, metric))
+    named, _ = settled(task.given_thresholds, task.labels, truth, probabilities)
+    return -logit(best.with_thresholds(named).thresholds)
+
+
+def _of_one(
+    scores: np.ndarray,
+    targets: Targets,
+    start: np.ndarray,
+    *,
+    task: SingleLabelTask,
+    thresholds: Mapping[str, float | Aim],
+) -> np.ndarray:
+    """The threshold that the user gave for one of two labels."""
+    numbers, _ = settled(thresholds, task.labels, *_truth_and_probabilities(scores, targets))
+    return np.asarray(task.with_thresholds(numbers).decision)
+
+
+def _best_of_two(
+    scores: np.ndarray,
+    targets: Targets,
+    start: np.ndarray,
+    *,
+    value: Callable[[np.ndarray, np.ndarray], float],
+) -> np.ndarray:
+    """The decision (2) with the best metric on rows with calibrated scores (N, 2).
+
+    The mean of the metric of the true labels and of that which the probabilities predict: the
+    latter is less noisy with few rows of a label, and depends on the calibration. ``value`` is the
+    metric, from weights of each row for each label (N, 2), which sum to 1, and predicted indices
+    (N); ``start`` (2) is one of the decisions that are tried.
+    """
+    logs = log_softmax(scores)
+    truth, expected = np.eye(2)[targets.values], np.exp(logs)
+    margins = logs[:, 1] - logs[:, 0]
+    quantiles = np.quantile(margins, np.linspace(0, 1, _TRIED + 2)[1:-1])
+    tried = np.append(quantiles, start[0] - start[1])
+
+    def worth(threshold: float) -> float:
+        predicted = (margins >= threshold).astype(int)
+        return value(truth, predicted) + value(expected, predicted)
+
+    values = np.asarray([worth(threshold) for threshold in tried])
+    # The middle of the thresholds that are as good: the largest one may be so by chance.
+    best = float(np.median(tried[values >= values.max() - 1e-12]))
+    return np.asarray([best / 2, -best / 2])
+
+
+def _value_of_two(truth: np.ndarray, predicted: np.ndarray, *, metric: str, positive: int) -> float:
+    """A metric of two labels; see ``_best_of_two``."""
+    pairs = np.stack([truth[predicted == i].sum(0) for i in (0, 1)])  # predicted, true
+    right, sums = np.diag(pairs), pairs.sum(0) + pairs.sum(1)
+    f1 = 2 * right / np.maximum(sums, 1e-9)
+    if metric == "f1":
+        return float(f1[positive])
+    if metric == "mcc":
+        products = pairs.sum(0).prod() * pairs.sum(1).prod()
+        return float((right.prod() - pairs[0, 1] * pairs[1, 0]) / np.sqrt(max(products, 1e-9)))
+    return float(f1.mean())

@@ -15,7 +15,7 @@ import numpy as np
 from ownbert.checkpoint import describe
 from ownbert.finetuning.default_settings import peak_rate
 from ownbert.fitting.comparison import Comparison
-from ownbert.fitting.networks import finetune_on, rate_after_start, taught_rows
+from ownbert.fitting.networks import finetune_on, rate_after_start
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
@@ -57,16 +57,12 @@ def teach(
     public: bool,
     seconds: float,
 ) -> Path:
-    """Fine-tune a network on the blend's predictions for texts and on the labelled rows.
+    """Fine-tune a network on the blend's predictions for texts and on the labelled rows, and save
+    it in ``path``.
 
-    Args:
-        compared: the candidates, which include a fine-tuned network.
-        inputs: the input of the run.
-        folder: folder of the candidates.
-        base: that network, or a wider copy of it with built-in linear models.
-        path: folder for the new network.
-        public: whether it is a public network, whose learning rate is smaller.
-        seconds: time limit.
+    ``folder``: that of the candidates; ``base``: their fine-tuned network, or a wider copy of it
+    with built-in linear models; ``public``: whether it is a public network, whose learning rate is
+    smaller.
 
     Raises:
         OutOfTime: the time limit has passed.
@@ -94,9 +90,11 @@ def teach(
         else:
             seen = min(len(pieces), len(texts))
             settings["mask_rate"] = _STUDENT_MASKED * seen / max(1, len(texts))
+    pairs = zip(texts, from_scores(rows.task.name, scores).tolist(), strict=True)
+    taught = [Row(0, text, tuple(output)) for text, output in pairs]
     return finetune_on(
         rows,
-        taught_rows(rows, texts, from_scores(rows.task.name, scores)),
+        [*rows.first_fold[0], *taught],
         base,
         path,
         seconds=seconds - (clock_seconds() - start),
@@ -145,20 +143,9 @@ _LONG, _MOST_SOURCES = 40, 3
 def taught_texts(
     rows: LabelledRows, labelled: Texts, unlabelled: Texts, count: int, *, mix: bool, seed: int
 ) -> tuple[list[str], list[str]]:
-    """Texts for distillation (docs/lab/distilled-network.md).
-
-    Args:
-        rows: the labelled rows.
-        labelled: their texts, whose lengths determine the lengths of the pieces.
-        unlabelled: unlabelled texts.
-        count: number of texts wanted.
-        mix: whether to add mixed texts, on which a network that the user gives is not taught.
-        seed: seed for sampling.
-
-    Returns:
-        Pieces of unlabelled texts and, if there are fewer than ``count``, mixtures of the first
-        fold's training texts.
-    """
+    """Up to ``count`` texts for distillation (docs/lab/distilled-network.md): pieces as long as the
+    labelled texts of the unlabelled ones and, if there are fewer and ``mix`` is set, mixtures of
+    the first fold's training texts, on which a network that the user gives is not taught."""
     lengths = [sum(map(len, row)) for row in labelled.rows]
     order = np.random.default_rng(seed).permutation(len(unlabelled))
     texts = [unlabelled.rows[i][0] for i in order]
@@ -189,19 +176,11 @@ def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
 
 
 def mixed_texts(texts: Sequence[str], kind: str, count: int, seed: int) -> list[str]:
-    """Make texts from short spans of several texts; each is as long as one of the texts.
+    """Make ``count`` texts of a kind (see ``ownbert.views.tokens.KINDS``) from short spans of
+    several texts; each is as long as one of the texts. None if no text has a token.
 
     A teacher's predictions for its own training texts are hardly more than their labels. Mixed
     texts have the same words and neighbours, but are new to the teacher.
-
-    Args:
-        texts: at least one text.
-        kind: kind of the texts, one of ``ownbert.views.tokens.KINDS``.
-        count: number of texts to make.
-        seed: seed for sampling.
-
-    Returns:
-        ``count`` texts; none if no text has a token.
 
     Source: cf. Tang et al. 2019, "Distilling task-specific knowledge from BERT into simple neural
     networks", who sample one n-gram of a text.

@@ -21,8 +21,8 @@ from ownbert.fitting.comparison import (
     Comparison,
     Judged,
     best_network,
+    deciding,
 )
-from ownbert.fitting.decisions import deciding
 from ownbert.fitting.linear_candidates import probe_scores
 from ownbert.fitting.networks import copy_network
 from ownbert.fitting.progress import Attempts
@@ -67,12 +67,8 @@ Points = tuple[tuple[float, float], ...]
 
 
 class Checkpoints:
-    """Copies a network during pretraining; a callback for each time it is saved.
-
-    Args:
-        folder: folder for the copies, each in a subfolder named after its seconds.
-        minutes: expected duration of the pretraining.
-    """
+    """Copies a network during a pretraining of about so many ``minutes``; a callback for each time
+    it is saved. The copies are in subfolders named after their seconds."""
 
     def __init__(self, folder: Path, minutes: float) -> None:
         self.folder, self.minutes = folder, minutes
@@ -83,32 +79,25 @@ class Checkpoints:
         if self.minutes < _FEWEST_MINUTES or seconds < _FIRST * total:
             return
         interval = (1 - _FIRST) * total / _MOMENTS
-        if all(seconds - measured >= interval for measured in self._seconds()):
+        if all(seconds - measured >= interval for measured in self.taken):
             copy_network(network, make_folder(self.folder / f"{seconds:.3f}"))
 
-    def _seconds(self) -> list[float]:
-        return [float(path.name) for path in self.folder.glob("*")]
-
     @property
-    def taken(self) -> bool:
-        """Whether there are any copies."""
-        return any(self.folder.glob("*"))
+    def taken(self) -> list[float]:
+        """The seconds of the copies, the last one first."""
+        return sorted((float(path.name) for path in self.folder.glob("*")), reverse=True)
 
     def measure(self, rows: LabelledRows, metric: str | None = None) -> Points:
-        """Score a linear probe of each copy, then remove the copies.
-
-        Returns:
-            (minutes, score) of as many copies as fit in a small share of the pretraining's time.
-        """
+        """(minutes, score of a linear probe) of as many copies as fit in a small share of the
+        pretraining's time; then the copies are removed."""
         some, points = _subset(rows), []
         limit = _SHARE * 60 * self.minutes
         with contextlib.suppress(OutOfTime), time_limit(limit):
-            for seconds in sorted(self._seconds(), reverse=True):
+            for seconds in self.taken:
                 path = self.folder / f"{seconds:.3f}"
                 scores = probe_scores(path, some, seconds=limit / _MOMENTS)
-                model = ComparedModel("probe", "", "frozen", (), 0.0, scores=scores)
-                value = Comparison(some, [model], metric).blended.value()
-                points.append((seconds / 60, value))
+                model = ComparedModel("probe", "", "frozen", (), 0.0, scores)
+                points.append((seconds / 60, Comparison(some, [model], metric).blended.value()))
                 check_time()
         shutil.rmtree(self.folder, ignore_errors=True)
         return tuple(sorted(points))
@@ -146,34 +135,16 @@ _DRAWS = (3, 3, 3, 1)  # per training-set size
 _SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 # Learning curves use this view, which is fitted in seconds.
 _CURVE_VIEW, _CURVE_STRENGTH = "tfidf", 10.0
-# Names of report parts in messages about skipped parts.
-_TITLES = {
-    "chance": "the metrics by chance",
-    "margin": "the margin over the best linear model",
-    "learning_curve": "gain from more labels",
-    "minutes_curve": "gain from more minutes",
-    "drift": "labelled vs. unlabelled texts",
-    "train_counts": "training rows of each label",
-    "calibration": "calibration",
-    "label_errors": "likely label errors",
-    "hardest": "the hardest texts",
-    "typical": "the most typical texts",
-    "advice": "what to do next",
-}
 _TestOutputs = tuple[np.ndarray, np.ndarray]  # see ``_answers``
 
 
 def make_report(
     compared: Comparison, inputs: FitInput, folder: Path, points: Points, attempt: Attempts
 ) -> Report:
-    """Build the report on all compared models; parts that fail or run out of time are left out.
+    """Build the report on all compared models, whose candidates are in ``folder``; ``attempt``
+    leaves out parts that fail or run out of time.
 
-    Args:
-        compared: the candidates with their logits.
-        inputs: the input of the run.
-        folder: folder of the candidates.
-        points: (minutes of pretraining, score of a linear probe at that time).
-        attempt: runs each part.
+    ``points``: (minutes of pretraining, score of a linear probe at that time).
     """
     rows, task, test = compared.rows, compared.rows.task, inputs.test
     members, fitted, judged = compared.used
@@ -198,8 +169,9 @@ def make_report(
         ordinary=network is None or not describe(folder).has_own_heads,
         left_out=dict(attempt.left_out),
         held_out=len(held_out),
-        scores=judged.metrics(),
+        scores=judged.metrics,
         labels=tuple(task.labels),
+        train_counts=_train_counts(rows),
         texts=[" / ".join(rows.rows[i].texts) for i in held_out],
         places=[place_within(rows.file, rows.rows[i].line) for i in held_out],
         test_rows=len(test),
@@ -215,21 +187,60 @@ def make_report(
         },
         settings={k: v for k, v in asdict(inputs.recipe).items() if v not in (None, ())},
     )
-    clusters = compared.clusters[: len(judged)]
-    parts: dict[str, Callable[[], Any]] = {
-        "chance": lambda: metrics_by_chance(lambda order: judged.permuted(order).values, clusters),
-        "margin": lambda: _margin(compared),
-        "learning_curve": lambda: _curve(compared, inputs.labelled),
-    }
-    if points:
-        parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
-    if len(inputs.unlabelled):
-        parts["drift"] = lambda: compare_texts(inputs.labelled.tokens, inputs.unlabelled.tokens)
-    for name, make in {**parts, **_of_rows(compared, judged)}.items():
-        result = attempt(_TITLES[name], make)
+    for name, (title, make) in _parts(compared, judged, inputs, points).items():
+        result = attempt(title, make)
         if result is not None:
             report = replace(report, **{name: result})
-    return replace(report, advice=attempt(_TITLES["advice"], lambda: give_advice(report)) or ())
+    return replace(report, advice=attempt("what to do next", lambda: give_advice(report)) or ())
+
+
+def _parts(
+    compared: Comparison, judged: Judged, inputs: FitInput, points: Points
+) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """For each field of the report that can fail: its name in messages, and what makes it."""
+    task, outputs, targets = compared.rows.task, judged.outputs, judged.targets.values
+    clusters = compared.clusters[: len(judged)]
+    parts: dict[str, tuple[str, Callable[[], Any]]] = {
+        "chance": (
+            "the metrics by chance",
+            lambda: metrics_by_chance(lambda order: judged.permuted(order).values, clusters),
+        ),
+        "margin": ("the margin over the best linear model", lambda: _margin(compared)),
+        "learning_curve": ("gain from more labels", lambda: _curve(compared, inputs.labelled)),
+    }
+    if points:
+        curve = partial(fit_learning_curve, points, unit="minutes")
+        parts["minutes_curve"] = "gain from more minutes", curve
+    if len(inputs.unlabelled):
+        drift = partial(compare_texts, inputs.labelled.tokens, inputs.unlabelled.tokens)
+        parts["drift"] = "labelled vs. unlabelled texts", drift
+    if task.name == "regress":
+        if outputs.shape[1] == 1:
+            largest = partial(largest_errors, outputs[:, 0], targets[:, 0])
+            parts["hardest"] = "the hardest texts", largest
+        return parts
+    if not isinstance(task, MultiLabelTask):
+        rated = outputs, targets, judged.labels
+        parts |= {
+            "calibration": ("calibration", lambda: calibrate(judged.scores, targets)),
+            "label_errors": (
+                "likely label errors",
+                lambda: tuple(find_label_errors(outputs, targets)),
+            ),
+            "hardest": ("the hardest texts", lambda: hardest_rows(*rated)),
+            "typical": ("the most typical texts", lambda: typical_rows(*rated)),
+        }
+    return parts
+
+
+def _train_counts(rows: LabelledRows) -> tuple[int, ...]:
+    """(C) training rows per label; empty for numbers."""
+    if rows.task.name == "regress":
+        return ()
+    if isinstance(rows.task, MultiLabelTask):
+        return tuple(map(int, rows.task.label_counts(rows.training)))
+    counts = Counter(row.target for row in rows.training)
+    return tuple(counts[label] for label in rows.task.labels)
 
 
 def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
@@ -248,7 +259,7 @@ def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
         found = {label: 1 / (1 + np.exp(fitted.decision[own] - fitted.decision[1 - own]))}
     else:
         return {}
-    scores = {score.label: score for score in judged.metrics().labels}
+    scores = {score.label: score for score in judged.metrics.labels}
     shown = []
     for label, value in [*found.items()][:_SHOWN]:
         reached = ""
@@ -257,26 +268,6 @@ def _decides(judged: Judged, fitted: FittedBlend) -> dict[str, str]:
             reached = f" (precision {own.precision:.3f}, recall {own.recall:.3f})"
         shown.append(f"{label} {value:.3f}{reached}")
     return {"threshold": ", ".join(shown) + (", ..." if len(found) > _SHOWN else "")}
-
-
-def _of_rows(compared: Comparison, judged: Judged) -> dict[str, Callable[[], Any]]:
-    """Report parts on individual rows, by task."""
-    task, outputs, targets = compared.rows.task, judged.outputs, judged.targets.values
-    if task.name == "regress":
-        if outputs.shape[1] > 1:
-            return {}
-        return {"hardest": lambda: tuple(largest_errors(outputs[:, 0], targets[:, 0]))}
-    learnt = compared.rows.training
-    if isinstance(task, MultiLabelTask):
-        return {"train_counts": lambda: tuple(map(int, task.label_counts(learnt)))}
-    counts = Counter(row.target for row in learnt)
-    return {
-        "train_counts": lambda: tuple(counts.get(label, 0) for label in task.labels),
-        "calibration": lambda: calibrate(judged.scores, targets),
-        "label_errors": lambda: tuple(find_label_errors(outputs, targets)),
-        "hardest": lambda: tuple(hardest_rows(outputs, targets, judged.labels)),
-        "typical": lambda: tuple(typical_rows(outputs, targets, judged.labels)),
-    }
 
 
 def _blend_row(
@@ -291,7 +282,7 @@ def _blend_row(
     if test and all(model.name in tested for model, _ in members):
         outputs = [tested[c.name] for c, _ in members]
         found = _together(outputs, [w for _, w in members], compared.blend)
-        test_score = compared.value_of(test, found, compared.blended)
+        test_score = compared.value_of(test, found)
     titles = {model.title for model, _ in members}
     used = [row for row in board if row.name in titles]
     speeds = [row.texts_per_second for row in used]
@@ -305,7 +296,7 @@ def _blend_row(
         size=sum(row.size or 0 for row in used),
         texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if has_speeds else None,
         test_score=test_score,
-        first_score=compared.on_first_fold(compared.blended).value(),
+        first_score=compared.value_on_first_fold(compared.blended),
     )
 
 
@@ -330,7 +321,7 @@ def _row(
             tested[model.name] = outputs
             fitted = compared.by_itself(model)
             together = _together([outputs], fitted.weights.tolist(), fitted)
-            test_score = compared.value_of(inputs.test, together, judged)
+            test_score = compared.value_of(inputs.test, together)
     spread = attempt(f"± of {title}", partial(_spread, compared, model))
     kind = "network" if model.kind == "frozen" else model.kind
     return LeaderboardRow(
@@ -345,7 +336,7 @@ def _row(
         texts_per_second=speed,
         weight=weights.get(model.name, 0.0) / max(sum(weights.values()), 1e-12),
         rows=len(judged) if len(judged) < len(compared.targets) else None,
-        first_score=compared.on_first_fold(judged).value(),
+        first_score=compared.value_on_first_fold(judged),
     )
 
 

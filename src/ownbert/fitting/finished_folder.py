@@ -5,22 +5,20 @@ C labels or values.
 """
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from scipy.special import logit
 
 from ownbert.checkpoint import CONFIG, describe
-from ownbert.fitting.comparison import Comparison, best_network
-from ownbert.fitting.decisions import deciding
+from ownbert.fitting.comparison import Comparison, best_network, deciding
 from ownbert.fitting.linear_candidates import PROBE_VECTORS
 from ownbert.fitting.networks import calibrate_network, copy_network
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.headline import headline, other_metrics
 from ownbert.fitting.report.sections import plain_value, sections
 from ownbert.fitting.rows.labelled_rows import LabelledRows
-from ownbert.inference.blend import ROOT, Blend, BlendMember, OwnNetwork, blend_of
+from ownbert.inference.blend import OwnNetwork, blend_of
 from ownbert.inference.calibrate import learn, sorted_errors
 from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
@@ -53,28 +51,10 @@ def save_network(compared: Comparison, folder: Path) -> OwnNetwork | None:
     return OwnNetwork(best.name, rows, same, factor, tuple(map(float, fitted.offsets)))
 
 
-def network_alone(folder: Path) -> str | None:
-    """The name of the network that predicts alone, if its weights are stored twice."""
-    blend = Blend.read(folder)
-    return blend.members[0].name if blend.is_network and not blend.is_root else None
-
-
-def only_network(folder: Path) -> Blend:
-    """The blend of a folder whose network predicts alone, with this network, whose last layer has
-    the weight and the offsets."""
-    blend = Blend.read(folder)
-    (member,) = blend.members
-    own = BlendMember(member.name, member.kind, (ROOT,), 1.0)
-    return replace(blend, members=(own,), offsets=(0.0,) * len(blend.offsets))
-
-
 def restore_network(folder: Path, task: Task, name: str) -> list[str]:
     """Copy the folder's network back to the folder of its candidate, without its calibration, so
-    that a resumed run can compare and replace it.
-
-    Returns:
-        The folder relative to that of the run; empty if the run has another network.
-    """
+    that a resumed run can compare and replace it. Returns the folder relative to that of the run;
+    empty if the run has another network."""
     blend = blend_of(folder)
     if blend is None or blend.network is None or blend.network.name != name:
         return []
@@ -98,15 +78,8 @@ def keep_held_out(
     *,
     embed: bool = False,
 ) -> None:
-    """Write training_rows.json and held_out.npz into a finished folder.
-
-    Args:
-        compared: the candidates with their logits.
-        folder: folder of the models, with the probe's vectors if there are any.
-        device: device of the models.
-        gains: see ``gains_of_all_rows``.
-        embed: compute missing vectors, which takes time.
-    """
+    """Write training_rows.json and held_out.npz into a finished folder; for ``gains``, see
+    ``gains_of_all_rows``. ``embed``: compute missing vectors, which takes time."""
     rows = compared.rows
     write_training_rows(rows.task, rows.rows, folder, compared.used[2].predictions)
     held_out = rows.held_out
@@ -129,18 +102,13 @@ def keep_held_out(
 
 
 def gains_of_all_rows(rows: LabelledRows, decision: np.ndarray | None = None) -> np.ndarray | None:
-    """The expected gain of final models over those of the folds, which have fewer training rows.
+    """The expected gain of final models over those of the folds, which have fewer training rows
+    (see ``learn``); None if the final models are not trained on more rows, or if there are so many
+    that the gain is small.
 
     Linear models are trained on the rows of each fold, and again without as many rows as the fold
-    holds out. Errors are assumed to be linear in 1 / rows, on the scale of log-odds.
-
-    Args:
-        rows: the labelled rows.
-        decision: (C) by which the selected model chooses labels; None: the most probable one.
-
-    Returns:
-        See ``learn``; None if the final models are not trained on more rows, or if there are so
-        many that the gain is small.
+    holds out. Errors are assumed to be linear in 1 / rows, on the scale of log-odds. ``decision``
+    (C): how the selected model chooses labels; None: the most probable one.
     """
     if rows.task.name != "classify" or not rows.refit or len(rows.rows) > _MOST_ROWS:
         return None
@@ -172,11 +140,8 @@ def gains_of_all_rows(rows: LabelledRows, decision: np.ndarray | None = None) ->
 
 
 def write_fit_card(folder: Path, report: Report) -> str | None:
-    """Write README.md with the leaderboard, unless the user has written one.
-
-    Returns:
-        A warning, if any.
-    """
+    """Write README.md with the leaderboard, unless the user has written one; return a warning, if
+    any."""
     task, network = task_class(report.task), (folder / CONFIG).exists()
     blend, decides = blend_of(folder), {}
     if network:

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,34 +32,19 @@ from ownbert.fitting.candidates import (
     Steps,
     candidates_for,
 )
-from ownbert.fitting.comparison import DISTILLED, ComparedModel, known_logits
-from ownbert.fitting.decisions import deciding, missed_thresholds
+from ownbert.fitting.comparison import DISTILLED, ComparedModel, deciding, missed_thresholds
 from ownbert.fitting.findings import Checkpoints, Points, make_report
 from ownbert.fitting.finished_folder import (
     gains_of_all_rows,
     keep_held_out,
-    network_alone,
-    only_network,
     restore_network,
     save_network,
     write_fit_card,
 )
 from ownbert.fitting.fit_recipe import FitRecipe
-from ownbert.fitting.fit_state import (
-    STATE,
-    FitState,
-    ReplayedRun,
-    RunClock,
-    remove_leftovers,
-    saved_scores,
-)
+from ownbert.fitting.fit_state import STATE, FitState, ReplayedRun, RunClock
 from ownbert.fitting.linear_candidates import PROBE_VECTORS
-from ownbert.fitting.networks import (
-    is_pretrained,
-    pretrain_on,
-    warnings_of,
-    with_means,
-)
+from ownbert.fitting.networks import is_pretrained, pretrain_on, warnings_of, with_means
 from ownbert.fitting.progress import Attempts, Budget, Progress
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
@@ -80,13 +66,10 @@ _PRETRAINED, _MINUTES = "pretraining a network", "gain from pretraining time"
 _VECTORS, _MEANS = "vectors of the labelled texts", "a classifier of mean vectors"
 _GAINS, _OWN_NETWORK = "the gain of final models for label sets", "the network of the folder"
 _VOCABULARY = "words missing in the vocabulary of the network"
-# Everything that a run may write into the output folder.
-_OUTPUT_FILES = (
-    *(RECIPE, STATE, BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, WORK, "members", WEIGHTS),
-    *(*REPORTS, *BESIDE_WEIGHTS),
-)
-# Files of a folder with a model.
+# Files of a folder with a model, and everything that a run may write into the output folder.
 _SIGNS = (STATE, BLEND, ENSEMBLE, CONFIG)
+_WRITTEN = (*_SIGNS, RECIPE, HELD_OUT, HELD_OUT_NETWORK, WEIGHTS, *REPORTS)
+_FOLDERS = (WORK, "members")
 # Share of the time left by the linear models; the smaller one applies with many labelled rows,
 # which teach more than unlabelled text. No network is pretrained if the user gives one.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
@@ -157,10 +140,6 @@ def fit_folder(
     train: Any,
     *,
     output: str | Path,
-    dev: Any = None,
-    test: Any = None,
-    unlabelled: Any = (),
-    add: Any = None,
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -169,40 +148,35 @@ def fit_folder(
     started: float | None = None,
     **options: Any,
 ) -> Path:
-    """Like ``fit``, but return the output folder without loading the models.
-
-    Args:
-        started: start of the time budget by ``time.monotonic``; by default now.
-    """
-    started = time.monotonic() if started is None else started
+    """Like ``fit``, but return the output folder without loading the models; ``started`` is the
+    start of the time budget by ``time.monotonic``, by default now."""
+    started, folder = time.monotonic() if started is None else started, Path(output)
     refuse_both(resume=resume, overwrite=overwrite)
-    replayed = None
-    if replay is not None:
-        replayed = ReplayedRun(Path(replay), Path(output), resume=resume)
-        options = replayed.settings(options)
-        dev, test, unlabelled, add = replayed.files(dev, test, unlabelled, add)
+    replayed = None if replay is None else ReplayedRun(Path(replay), folder, resume=resume)
+    options = options if replayed is None else replayed.options(options)
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
-    if (folder := Path(output)).exists() and not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise InputError("{folder} is a file; {-o} must name a folder", folder)
-    resolve(FitRecipe, options=with_label_columns(options))  # report wrong settings first
+    files = ("dev", "test", "unlabelled", "add")
+    settings = {name: value for name, value in options.items() if name not in files}
+    resolve(FitRecipe, options=with_label_columns(settings))  # report wrong settings first
     if any((folder / name).exists() for name in _SIGNS) and not (resume or overwrite):
         raise InputError(
             "{folder} already contains a model; continue with {--resume}, start over with "
             "{--overwrite}, or choose another folder",
             folder,
         )
-    refuse_foreign(folder, _OUTPUT_FILES)
-    sources = (train, folder, dev, test, unlabelled, add, options)
-    with writing(folder), checked_input(*sources) as checked:
+    refuse_foreign(folder, (*_WRITTEN, *_FOLDERS, *BESIDE_WEIGHTS))
+    with writing(folder), checked_input(train, folder, options) as checked:
         run = Fit(checked, folder, quiet=quiet, debug=debug, started=started, replayed=replayed)
         if overwrite:
-            model = run.recipe.model
+            model = checked.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
                 raise InputError(
                     "{model} is in {folder}, which would be overwritten", model, folder
                 )
-            _clear(folder)
+            clear(folder)
         empty = not any(folder.glob("*"))
         try:
             run.run(resume=resume)
@@ -210,53 +184,36 @@ def fit_folder(
             raise KeyboardInterrupt(run.stopped()) from None
         finally:
             if empty and not run.candidates:  # the disk was full: nothing to resume
-                for name in ("members", WORK):
+                for name in _FOLDERS:
                     shutil.rmtree(folder / name, ignore_errors=True)
                 (folder / RECIPE).unlink(missing_ok=True)
     return folder
 
 
 @reads_encoding
-def preview_fit(
-    train: Any,
-    *,
-    dev: Any = None,
-    test: Any = None,
-    unlabelled: Any = (),
-    add: Any = None,
-    replay: str | Path | None = None,
-    **options: Any,
-) -> str:
+def preview_fit(train: Any, *, replay: str | Path | None = None, **options: Any) -> str:
     """Describe what ``fit`` would do with the same arguments, without writing anything."""
-    folder, replayed = Path("own-bert"), None
-    if replay is not None:
-        replayed = ReplayedRun(Path(replay), folder)
-        options = replayed.settings(options)
-        dev, test, unlabelled, add = replayed.files(dev, test, unlabelled, add)
-    with checked_input(train, folder, dev, test, unlabelled, add, options) as checked:
+    folder = Path("own-bert")
+    replayed = None if replay is None else ReplayedRun(Path(replay), folder)
+    options = options if replayed is None else replayed.options(options)
+    with checked_input(train, folder, options) as checked:
         return "\n".join(Fit(checked, folder, quiet=True, replayed=replayed).preview())
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove only what an earlier run has written."""
-    if not any((folder / name).exists() for name in _SIGNS):
-        return
-    for name in (WORK, "members"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (*_SIGNS, *REPORTS, HELD_OUT, HELD_OUT_NETWORK, RECIPE, WEIGHTS):
-        (folder / name).unlink(missing_ok=True)
+    if any((folder / name).exists() for name in _SIGNS):
+        for name in _FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        for name in _WRITTEN:
+            (folder / name).unlink(missing_ok=True)
 
 
 class Fit:
     """A run of ``fit``: the order of the steps and the clock.
 
-    Args:
-        inputs: the input.
-        folder: folder to write.
-        quiet: print nothing.
-        debug: whether to show the traceback of a step that fails.
-        started: start of the time budget by ``time.monotonic``; by default now.
-        replayed: run to repeat.
+    ``started`` is the start of the time budget by ``time.monotonic``, by default now; ``replayed``
+    is the run to repeat.
     """
 
     def __init__(
@@ -269,10 +226,9 @@ class Fit:
         started: float | None = None,
         replayed: ReplayedRun | None = None,
     ) -> None:
-        self.inputs, self.folder = inputs, folder
-        self.rows, self.recipe, self.metric = inputs.rows, inputs.recipe, inputs.metric
+        self.inputs, self.folder, self.rows = inputs, folder, inputs.rows
         self.clock = RunClock(folder / WORK, inputs.identity, replayed)
-        self.budget = Budget(self.recipe.minutes, self.clock.start(started))
+        self.budget = Budget(inputs.recipe.minutes, self.clock.start(started))
         self.candidates: list[ComparedModel] = []
         self.points: Points = ()  # (minutes of pretraining, score)
         self.progress = Progress(quiet=quiet)
@@ -289,25 +245,22 @@ class Fit:
         yield from (candidate.title for candidate in candidates_for(self.inputs))
 
     def run(self, *, resume: bool) -> None:
-        """Fit and compare models until the time is up."""
+        """Fit and compare models until the time is up, then write the report."""
         make_folder(self.folder)
         if resume:
             self._resume()
         with self.clock.running(self.candidates, self.progress.say, resumed=resume):
-            self._run()
-
-    def _run(self) -> None:
-        write_text(self.folder / RECIPE, dump(self.recipe))
-        with self.progress.showing(self.budget.left_on_clock):
-            for line in self.inputs.notices:
-                self.progress.say(line)
-            for candidate in candidates_for(self.inputs):
-                if self._has_network(candidate) and candidate.needs(self.steps):
-                    self._add(candidate)
-        if not self.candidates:
-            reasons = "; ".join(f"{k}: {v}" for k, v in self.attempt.left_out.items())
-            raise InputError("no model could be fitted ({reasons})", reasons)
-        self._report()
+            write_text(self.folder / RECIPE, dump(self.inputs.recipe))
+            with self.progress.showing(self.budget.left_on_clock):
+                for line in self.inputs.notices:
+                    self.progress.say(line)
+                for candidate in candidates_for(self.inputs):
+                    if self._has_network(candidate) and candidate.needs(self.steps):
+                        self._add(candidate)
+            if not self.candidates:
+                reasons = "; ".join(f"{k}: {v}" for k, v in self.attempt.left_out.items())
+                raise InputError("no model could be fitted ({reasons})", reasons)
+            self._report()
 
     def _has_network(self, candidate: FitCandidate) -> bool:
         """Whether there is the network that a candidate starts from, which is prepared for the
@@ -328,38 +281,24 @@ class Fit:
 
     def _base(self) -> Path | None:
         """The folder of the network to start from; None if there is none."""
-        recipe = self.recipe
         if (base := self.inputs.base) is not None:
             for warning in self.attempt(_VOCABULARY, partial(warnings_of, self.rows, base)) or ():
                 self.progress.say(warning)
             return base.folder
         share = _PRETRAINING_FOR_MANY if len(self.rows.learnt) >= MANY else _PRETRAINING
-        seconds = share * self.budget.left
-        if seconds < _SHORTEST_PRETRAINING and not is_pretrained(self.folder / WORK):
+        seconds, work = share * self.budget.left, self.folder / WORK
+        if seconds < _SHORTEST_PRETRAINING and not is_pretrained(work):
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
             least = self.budget.minutes_for(_SHORTEST_PRETRAINING / share)
             self.progress.say(f"no time for a network; one needs --minutes {least:g} or more")
             return None
-        checkpoints = Checkpoints(self.folder / WORK / "checkpoints", seconds / 60)
+        checkpoints = Checkpoints(work / "checkpoints", seconds / 60)
+        options: Any = {"seconds": seconds, "speed": self.budget.speed, "on_save": checkpoints}
         with self.progress.step("pretraining on the texts"):
-            network = self.attempt(
-                _PRETRAINED,
-                lambda: pretrain_on(
-                    self.inputs.corpus,
-                    self.rows,
-                    self.folder / WORK,
-                    kind=self.inputs.kind,
-                    size=recipe.size,
-                    seconds=seconds,
-                    speed=self.budget.speed,
-                    device=recipe.device,
-                    seed=recipe.seed,
-                    on_save=checkpoints,
-                ),
-            )
+            network = self.attempt(_PRETRAINED, lambda: pretrain_on(self.inputs, work, **options))
         if network is not None and checkpoints.taken:
             with self.progress.step(_MINUTES):
-                measure = partial(checkpoints.measure, self.rows, self.metric)
+                measure = partial(checkpoints.measure, self.rows, self.inputs.metric)
                 self.points = self.attempt(_MINUTES, measure) or self.points
         return network
 
@@ -378,23 +317,22 @@ class Fit:
         with self.progress.step(title):
             limit = candidate.seconds(self.steps) if self.candidates else float("inf")
             make = partial(candidate.make, self.steps, path)
-            result = self.attempt(title, make, seconds=limit)
-        if result is None:
+            made = self.attempt(title, make, seconds=limit)
+        if made is None:
             for candidate_folder in (path, self.steps.first_fold_folder(name)):
                 shutil.rmtree(candidate_folder, ignore_errors=True)
             return
-        taken = clock_seconds() - start
-        first = tuple(result.first or result.folders)
-        results = (result.scores, result.partial, result.share, tuple(result.unknown))
-        described = (name, title, candidate.kind, tuple(result.folders), taken, first)
-        self.candidates.append(ComparedModel(*described, *results, role=candidate.role))
+        results = {**made._asdict(), "seconds": clock_seconds() - start, "role": candidate.role}
+        results |= {"folders": tuple(made.folders), "unknown": tuple(made.unknown)}
+        results |= {"first": tuple(made.first or made.folders)}
+        self.candidates.append(ComparedModel(name, title, candidate.kind, **results))
         self._save()
 
     # Writing the results.
 
     def _save(self) -> None:
         """Write the models so far, the blend, and the state for resuming."""
-        if not any(c.scores is not None for c in self.candidates):
+        if all(candidate.partial for candidate in self.candidates):
             return
         compared = self.steps.compared()
         chosen, fitted, judged = compared.used
@@ -403,7 +341,7 @@ class Fit:
         work = make_folder(self.folder / WORK)
         for candidate in self.candidates:
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
-                np.save(file, known_logits(candidate))
+                np.save(file, candidate.scores)
         with uninterrupted():  # keeps the folder consistent
             network = self.attempt(_OWN_NETWORK, partial(save_network, compared, self.folder))
             self._write(Blend(members, task, tuple(map(float, fitted.offsets)), network))
@@ -416,44 +354,52 @@ class Fit:
         FitState(self.inputs.identity, self.budget.spent, self.points, about).write(self.folder)
 
     def _keep_once(self) -> None:
-        """Store the weights of a network that predicts alone only once, in the folder."""
-        if (name := network_alone(self.folder)) is not None:
-            network = self.steps.fitted(name)
-            network.folders = network.first = (ROOT,)
-            with uninterrupted():
-                self._write(only_network(self.folder))
-                shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
+        """Store the weights of a network that predicts alone only once, in the folder, where the
+        last layer has the weight and the offsets of the blend."""
+        blend = Blend.read(self.folder)
+        if not blend.is_network or blend.is_root:
+            return
+        (member,) = blend.members
+        network = self.steps.fitted(member.name)
+        network.folders = network.first = (ROOT,)
+        with uninterrupted():
+            own = replace(member, folders=(ROOT,), weight=1.0)
+            self._write(replace(blend, members=(own,), offsets=(0.0,) * len(blend.offsets)))
+            shutil.rmtree(self.folder / "members" / member.name, ignore_errors=True)
 
     def _report(self) -> None:
         """Write the report and show its leaderboard."""
-        rows, recipe = self.rows, self.recipe
+        inputs, folder, work = self.inputs, self.folder, self.folder / WORK
         compared = self.steps.compared()
+        _, fitted, judged = compared.used
         seconds = self.budget.left_for_report / 2
-        make = partial(gains_of_all_rows, rows, compared.used[1].decision)
+        make = partial(gains_of_all_rows, self.rows, fitted.decision)
         gains = self.attempt(_GAINS, make, seconds=seconds)
         report = self.attempt(
             "the report",
-            lambda: make_report(compared, self.inputs, self.folder, self.points, self.attempt),
+            lambda: make_report(compared, inputs, folder, self.points, self.attempt),
             seconds=self.budget.left_for_report,
         )
         self.attempt(_OWN_NETWORK, self._keep_once)
-        keep = partial(keep_held_out, compared, self.folder, recipe.device, gains)
+        keep = partial(keep_held_out, compared, folder, inputs.recipe.device, gains)
         self.attempt(HELD_OUT, keep)
-        if recipe.model is not None and not (self.folder / WORK / PROBE_VECTORS).exists():
+        if inputs.recipe.model is not None and not (work / PROBE_VECTORS).exists():
             seconds = self.budget.left_for_report
             self.attempt(_VECTORS, partial(keep, embed=True), seconds=seconds)
-        taught = not self.inputs.can_teach or any(c.role == DISTILLED for c in self.candidates)
-        remove_leftovers(self.folder, ("tokens", "checkpoints", _COPY), first_folds=taught)
+        leftovers = [work / name for name in ("tokens", "checkpoints", _COPY)]
+        if not inputs.can_teach or any(c.role == DISTILLED for c in self.candidates):
+            leftovers += (folder / "members").rglob("first-fold*")
+        for path in leftovers:
+            shutil.rmtree(path, ignore_errors=True)
         if report is None:
-            self.progress.say(f"saved {self.folder}")
+            self.progress.say(f"saved {folder}")
             return
-        self.attempt("report.html", lambda: write_report(report, self.folder))
-        judged = compared.used[2]
-        for line in missed_thresholds(rows.task, judged.scores, judged.targets):
+        self.attempt("report.html", lambda: write_report(report, folder))
+        for line in missed_thresholds(judged):
             self.progress.say(f"warning: {line}")
-        if warning := self.attempt("README.md", lambda: write_fit_card(self.folder, report)):
+        if warning := self.attempt("README.md", lambda: write_fit_card(folder, report)):
             self.progress.say(warning)
-        self.progress.finish(report, self.folder)
+        self.progress.finish(report, folder)
 
     def stopped(self) -> str:
         """The message for a user who has stopped the run."""
@@ -468,23 +414,39 @@ class Fit:
         if (state := FitState.read(self.folder)) is None:
             self.progress.say(nothing_to_resume(self.folder))
             return
-        state.require_same(self.inputs.identity, self.folder)
+        if difference := state.difference(self.inputs.identity):
+            raise InputError(
+                "{folder} was made with {difference}; use the same, or start over with "
+                "{--overwrite}",
+                self.folder,
+                difference,
+            )
         self.budget.used, self.points = state.seconds, state.points
         rows, size = self.rows, self.rows.targets.size
         full, fold = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
         roles = {candidate.name: candidate.role for candidate in CANDIDATES}
         for saved in state.candidates:
-            scores = saved_scores(self.folder / WORK / f"{saved['name']}.npy", (full, fold))
-            if saved["folders"] == [ROOT] and scores is not None:
+            scores = _saved_scores(self.folder / WORK / f"{saved['name']}.npy")
+            if scores is None or scores.shape not in (full, fold):
+                continue  # deleted or damaged: fit it again
+            if saved["folders"] == [ROOT]:
                 restored = restore_network(self.folder, rows.task, saved["name"])
                 saved["folders"] = saved["first"] = restored
             folders = [inside(self.folder, path, STATE) for path in saved["folders"]]
-            if scores is None or not folders or not all(path.is_dir() for path in folders):
-                continue  # deleted or damaged: fit it again
-            if saved["kind"] == "network":  # earlier versions did not record it
-                saved.setdefault("first", saved["folders"][:: len(rows.folds)])
+            if not folders or not all(path.is_dir() for path in folders):
+                continue
             saved |= {key: tuple(saved.get(key, ())) for key in ("folders", "first", "unknown")}
-            key = "partial" if saved.pop("partial", False) or scores.shape != full else "scores"
-            saved[key] = scores
-            self.candidates.append(ComparedModel(**saved, role=roles[saved["name"]]))
+            saved["partial"] = saved.get("partial", False) or scores.shape != full
+            role = roles[saved["name"]]
+            self.candidates.append(ComparedModel(**saved, scores=scores, role=role))
         self._save()  # the blend must not refer to models that are fitted again
+
+
+def _saved_scores(path: Path) -> np.ndarray | None:
+    """The logits in a file; None if it is missing or damaged."""
+    try:
+        # Memory-mapped, so that a header cannot request more memory than the file has bytes.
+        scores = np.array(np.lib.format.open_memmap(path, mode="r"))
+    except (OSError, ValueError):
+        return None
+    return scores if scores.dtype.kind == "f" and np.isfinite(scores).all() else None

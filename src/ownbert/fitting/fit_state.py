@@ -4,7 +4,6 @@ another run can repeat its steps."""
 import base64
 import contextlib
 import json
-import shutil
 import time
 import zlib
 from array import array
@@ -14,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ownbert import checks
@@ -31,35 +29,44 @@ from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.time_limit import Recording, started_at
 
-STATE = "fit.json"
-_FORMAT = 1
+# The recording of the clock is in the folder of intermediate files.
+STATE, REPLAY = "fit.json", "replay.json"
+_FORMAT, _MOST = 1, 10**8
 _SECONDS = checks.number(0, 1e9)
 _POINT = checks.list_of(checks.number(-1e9, 1e9), least=2, most=2)
+_RECORDING = checks.record(
+    {
+        "format": checks.one_of(_FORMAT),
+        "made_with": checks.record({"threads": checks.whole(1, 4096)}, required=("threads",)),
+        "readings": checks.whole(0, _MOST),
+        "kinds": checks.text,
+        "values": checks.text,
+    },
+    required=("format", "made_with", "readings", "kinds", "values"),
+)
 
 
 def _checks() -> checks.Check:
-    """What the file contains; candidates are those of ``CANDIDATES``."""
-    required = {
+    """What fit.json contains; candidates are those of ``CANDIDATES``."""
+    candidate = {
         "name": checks.one_of(*(candidate.name for candidate in candidates.CANDIDATES)),
         "title": checks.text,
         "kind": checks.one_of(*KINDS),
         "folders": checks.list_of(checks.text, least=1, most=1000),
         "seconds": _SECONDS,
-    }
-    optional = {
         "share": checks.number(0, 1),
         "partial": checks.truth,
         "first": checks.list_of(checks.text, most=1000),
         "unknown": checks.list_of(checks.whole(0, COUNT)),
     }
-    candidate = checks.record({**required, **optional}, required=tuple(required), closed=True)
+    required = ("name", "title", "kind", "folders", "seconds")
     return checks.record(
         {
             "format": checks.one_of(_FORMAT),
             "identity": checks.object_,
             "seconds": _SECONDS,
             "points": checks.list_of(_POINT, most=1000),
-            "candidates": checks.list_of(candidate),
+            "candidates": checks.list_of(checks.record(candidate, required=required, closed=True)),
         },
         required=("format", "identity", "candidates"),
     )
@@ -82,7 +89,6 @@ class FitState:
     candidates: Sequence[dict[str, Any]]
 
     def write(self, folder: Path) -> None:
-        """Write the state into the folder of the run."""
         write_json(folder / STATE, {"format": _FORMAT, **asdict(self)})
 
     @classmethod
@@ -101,97 +107,20 @@ class FitState:
         points = tuple((float(at), float(score)) for at, score in saved.get("points", ()))
         return cls(saved["identity"], float(saved.get("seconds", 0.0)), points, saved["candidates"])
 
-    def require_same(self, identity: Mapping[str, Any], folder: Path) -> None:
-        """Raise ``InputError`` if a run with other files or settings has written this state."""
-        if difference := self.difference(identity):
-            raise InputError(
-                "{folder} was made with {difference}; use the same, or start over with "
-                "{--overwrite}",
-                folder,
-                difference,
-            )
-
     def difference(self, identity: Mapping[str, Any]) -> str:
-        """The first difference to another run's files and settings; empty if there is none."""
-        before = _without_unset(self.identity)
-        now = _without_unset(json.loads(json.dumps(identity)))
-        return "" if before == now else _difference(before, now)
-
-
-def _without_unset(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity without settings that are None: earlier versions had fewer settings, and tiny as
-    the default size."""
-    settings = identity.get("settings") or {}
-    unset = {"size": "tiny"}
-    kept = {k: v for k, v in settings.items() if v is not None and v != unset.get(k)}
-    return {**identity, "settings": kept}
-
-
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first difference between two identities, with the earlier run's value."""
-    old, new = before["settings"], now["settings"]
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            option = f"--{name.replace('_', '-')}"
-            return f"{option} {in_short(old[name])}" if name in old else f"no {option}"
-    return "other files"
-
-
-def saved_scores(path: Path, shapes: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The logits in a file; None if it is missing, damaged, or has none of the shapes."""
-    try:
-        # Memory-mapped, so that a header cannot request more memory than the file has bytes.
-        scores = np.array(np.lib.format.open_memmap(path, mode="r"))
-    except (OSError, ValueError):
-        return None
-    fits = scores.shape in shapes and scores.dtype.kind == "f"
-    return scores if fits and np.isfinite(scores).all() else None
-
-
-def remove_leftovers(folder: Path, work: Sequence[str], *, first_folds: bool) -> None:
-    """Remove files that later runs do not need.
-
-    Args:
-        folder: folder of the run.
-        work: names in the folder of intermediate files.
-        first_folds: whether to remove the models of the first fold.
-    """
-    copies = [*(folder / "members").rglob("first-fold*")] if first_folds else []
-    for path in (*copies, *(folder / WORK / name for name in work)):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-# In the folder of intermediate files.
-REPLAY = "replay.json"
-_REPLAY_FORMAT, _MOST = 1, 10**8
-_RECORDING = checks.record(
-    {
-        "format": checks.one_of(_REPLAY_FORMAT),
-        "made_with": checks.record({"threads": checks.whole(1, 4096)}, required=("threads",)),
-        "readings": checks.whole(0, _MOST),
-        "kinds": checks.text,
-        "values": checks.text,
-    },
-    required=("format", "made_with", "readings", "kinds", "values"),
-)
-
-
-def made_with() -> dict[str, Any]:
-    """What the last digits of a result depend on besides the steps."""
-    return {
-        "threads": torch.get_num_threads(),
-        "processor": torch.backends.cpu.get_cpu_capability(),
-        **{name: version(name) for name in ("ownbert", "torch", "numpy", "scipy")},
-    }
+        """The first difference to another run's files and settings, with the value of this one;
+        empty if there is none."""
+        now = json.loads(json.dumps(identity))
+        old, new = (values.get("settings") or {} for values in (self.identity, now))
+        for name in sorted({*old, *new}):
+            if (value := old.get(name)) != new.get(name):
+                option = f"--{name.replace('_', '-')}"
+                return f"no {option}" if value is None else f"{option} {in_short(value)}"
+        return "" if self.identity == now else "other files"
 
 
 class ReplayedRun:
-    """A finished run of ``fit`` that another one repeats.
-
-    Args:
-        folder: its folder.
-        output: the folder of the new run.
-        resume: whether the new run is to be resumed, which is not possible.
+    """A finished run of ``fit`` in a folder that another one, in ``output``, repeats.
 
     Raises:
         InputError: the run cannot be replayed.
@@ -207,41 +136,33 @@ class ReplayedRun:
                 "there is no folder {folder}; {--replay} needs that of a finished run", folder
             )
         self.folder = folder
-        self.recording, self.environment = read_recording(folder / WORK)
+        self.recording, self.environment = _read_recording(folder / WORK / REPLAY)
         state = FitState.read(folder)
         if state is None:
             raise InputError("{folder} is missing; the run cannot be replayed", folder / STATE)
         self._state = state
-        self._recipe = resolve(FitRecipe, config=folder / RECIPE)
+        self._recipe = asdict(resolve(FitRecipe, config=folder / RECIPE))
 
-    def __str__(self) -> str:
-        return str(self.folder)
-
-    def files(self, *files: Any) -> tuple[Any, ...]:
-        """The dev, test, unlabelled and added rows: those named, else the files of the run."""
-        names = ("dev", "test", "unlabelled", "add")
-        of_run = (getattr(self._recipe, name) or None for name in names)
-        return tuple(
-            recorded if named is None or (isinstance(named, Sized) and not len(named)) else named
-            for named, recorded in zip(files, of_run, strict=True)
-        )
-
-    def settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of the run by name; ``require_same`` refuses others that are given."""
-        settings = {name: value for name, value in options.items() if value is not None}
-        recorded = asdict(self._recipe)
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The files and settings of the run; those that are named in ``options`` replace them, and
+        ``require_same`` refuses differences."""
+        named = {name: value for name, value in options.items() if value is not None}
         for name in ("minutes", "device"):  # not in the identity
-            if settings.get(name, recorded[name]) != recorded[name]:
-                difference = f"--{name} {recorded[name]}"
-                raise InputError(
-                    f"{self.folder} was made with {difference}; a replay needs the same"
-                )
-        return {**recorded, **settings}
+            if named.get(name, self._recipe[name]) != self._recipe[name]:
+                self._refuse(f"--{name} {self._recipe[name]}")
+        files = {name: self._recipe[name] or None for name in ("dev", "test", "unlabelled", "add")}
+        for name in files.keys() & named.keys():
+            if isinstance(named[name], Sized) and not len(named[name]):
+                del named[name]
+        return {**self._recipe, **files, **named}
 
     def require_same(self, identity: Mapping[str, Any]) -> None:
         """Raise ``InputError`` if files or settings differ from those of the run."""
         if difference := self._state.difference(identity):
-            raise InputError(f"{self.folder} was made with {difference}; a replay needs the same")
+            self._refuse(difference)
+
+    def _refuse(self, difference: str) -> None:
+        raise InputError(f"{self.folder} was made with {difference}; a replay needs the same")
 
     def differences(self, environment: Mapping[str, Any]) -> Iterator[str]:
         """Yield a warning for each package that has another version, and for another processor."""
@@ -254,13 +175,8 @@ class ReplayedRun:
                 )
 
 
-def read_recording(work: Path) -> tuple[Recording, dict[str, Any]]:
-    """The recording of a run, to replay it, and what it was made with.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
-    path = work / REPLAY
+def _read_recording(path: Path) -> tuple[Recording, dict[str, Any]]:
+    """The recording of a run, to replay it, and what it was made with."""
     if not path.exists():
         raise InputError(
             "{path} is missing: only a finished run of fit that was not resumed can be replayed",
@@ -277,12 +193,8 @@ def read_recording(work: Path) -> tuple[Recording, dict[str, Any]]:
 
 
 class RunClock:
-    """The clock of a run: recorded if the run is new, replayed if it repeats another run.
-
-    Args:
-        work: folder of intermediate files, for the recording.
-        identity: the files and settings of the run.
-        replayed: the run to repeat.
+    """The clock of a run with files and settings ``identity``: recorded in the folder ``work`` if
+    the run is new, replayed if it repeats another one.
 
     Raises:
         InputError: the run to repeat had other files or settings.
@@ -304,22 +216,26 @@ class RunClock:
 
     @contextlib.contextmanager
     def running(
-        self, candidates: Sequence[Any], say: Callable[[str], Any], *, resumed: bool
+        self, fitted: Sequence[Any], say: Callable[[str], Any], *, resumed: bool
     ) -> Iterator[None]:
-        """Record or replay the clock in the block, and write the recording.
+        """Record or replay the clock in the block, which fits more models, and write the recording;
+        ``say`` is called with warnings.
 
-        Args:
-            candidates: the candidates so far; the block adds more.
-            say: called with warnings.
-            resumed: whether an earlier run may have left files. Such a run is not recorded; if it
-                adds candidates, the recording of the earlier one is removed.
+        A resumed run, for which an earlier one may have left files, is not recorded; if it fits
+        more models, the recording of the earlier one is removed.
         """
-        before, environment, path = len(candidates), made_with(), self._work / REPLAY
+        before, path = len(fitted), self._work / REPLAY
         if resumed and self._work.exists():
             yield
-            if len(candidates) > before:
+            if len(fitted) > before:
                 path.unlink(missing_ok=True)
             return
+        # What the last digits of a result depend on besides the steps.
+        environment: Mapping[str, Any] = {
+            "threads": torch.get_num_threads(),
+            "processor": torch.backends.cpu.get_cpu_capability(),
+            **{name: version(name) for name in ("ownbert", "torch", "numpy", "scipy")},
+        }
         if self._replayed is not None:
             for line in self._replayed.differences(environment):
                 say(line)
@@ -328,12 +244,12 @@ class RunClock:
         torch.set_num_threads(environment["threads"])
         with self._recording.running():
             yield
-        if self._recording.rest:
-            say(f"warning: the replay took fewer steps than {self._replayed}")
+        if self._replayed is not None and self._recording.rest:
+            say(f"warning: the replay took fewer steps than {self._replayed.folder}")
         write_json(
             make_folder(self._work) / REPLAY,
             {
-                "format": _REPLAY_FORMAT,
+                "format": _FORMAT,
                 "made_with": environment,
                 "readings": len(self._recording.kinds),
                 "kinds": _packed(self._recording.kinds),

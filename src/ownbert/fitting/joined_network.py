@@ -63,12 +63,8 @@ _MOST_PAIRS = 1024
 
 
 class Start(NamedTuple):
-    """A network to which scores can be added.
-
-    Args:
-        run: fine-tuning run of the network, which encodes texts for it.
-        model: the network with a head; a new head has zero weights.
-    """
+    """A network to which scores can be added, with a head, which has zero weights if it is new; and
+    the fine-tuning run of the network, which encodes texts for it."""
 
     run: FinetuningRun
     model: Any
@@ -101,11 +97,8 @@ def imitate(
     seconds: float,
     like: TokenScores | None = None,
 ) -> TokenScores:
-    """Fit token scores to the predictions of the first fold's linear models.
-
-    Args:
-        like: such scores; with them, those of the final models, which have learnt from all rows,
-            are fitted and weighted in the same way.
+    """Fit token scores to the predictions of the first fold's linear models; or, with such scores
+    (``like``), to those of the final models, which have learnt from all rows, in the same way.
 
     Raises:
         InputError: the blend has no linear model.
@@ -194,11 +187,8 @@ def _fit_scores(
 
 class _Fitted:
     """Token scores that imitate linear models, and ``scores``, their best sum with scores fitted to
-    labels, with its ``loss`` on the held-out rows.
-
-    The features are (n, V + P) ``counts`` of the labelled texts, with the targets ``labels``, and
-    (N, V + P) of the held-out rows, with ``targets``.
-    """
+    labels, with its ``loss`` on the held-out rows. ``counts`` are the features (n, V + P) of the
+    labelled texts, ``held_out`` those of the held-out rows (N, V + P)."""
 
     def __init__(
         self,
@@ -280,14 +270,8 @@ def join(
     path: Path,
     like: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Save a copy of a network that adds token scores to its own outputs.
-
-    Args:
-        like: weights of both, and offsets (C); by default they are fitted on the held-out rows of
-            the first fold.
-
-    Returns:
-        The weights and the offsets.
+    """Save a copy of a network that adds token scores to its own outputs, with the weights of both
+    and offsets (C) of ``like``, or fitted on the held-out rows of the first fold, and return these.
 
     Raises:
         OutOfTime: the time limit has passed.

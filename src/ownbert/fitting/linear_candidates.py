@@ -5,7 +5,6 @@ N: held-out rows, U: unlabelled texts, F: features, C: labels or regression valu
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,14 +57,9 @@ def view_helps(name: str, rows: LabelledRows, kind: str) -> bool:
 
 
 class FittedOnFolds(NamedTuple):
-    """Linear models of one kind, trained on all rows and on the folds.
-
-    Args:
-        model: final model, trained on all training rows.
-        first: model trained on the first fold.
-        scores: (N, C) out-of-fold logits of the held-out rows.
-        unknown: (N) whether the model that scores a row knows no feature of it.
-    """
+    """Linear models of one kind, trained on all rows and on the folds: the final model, that of the
+    first fold, the out-of-fold logits (N, C) of the held-out rows, and (N) whether the model that
+    scores a row knows no feature of it."""
 
     model: LinearModel
     first: LinearModel
@@ -84,17 +78,11 @@ def fit_view(
     first: Path | None = None,
     seconds: float = math.inf,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a linear model on a view and save it in ``folder``.
+    """Fit a linear model on the view ``name`` and save it in ``folder``, and that of the first fold
+    in ``first``, two levels below the parent of ``folder``.
 
-    Args:
-        name: name of the view.
-        rows: labelled rows with their folds.
-        labelled: texts of all rows.
-        learnt: texts of the rows that the final model is trained on.
-        unlabelled: other texts, without labels.
-        first: folder for the model trained on the first fold only, two levels below the parent of
-            ``folder``.
-        seconds: see ``fit_on_folds``.
+    ``labelled``: texts of all rows; ``learnt``: those that the final model is trained on;
+    ``unlabelled``: other texts; ``seconds``: see ``fit_on_folds``.
 
     Returns:
         The ``scores`` and ``unknown`` of ``FittedOnFolds``.
@@ -126,17 +114,10 @@ def fit_probe(
     first: Path | None = None,
     device: str = "auto",
     keep: Path | None = None,
-) -> np.ndarray:
-    """Fit a linear model on a network's vectors, save it, and return its held-out logits (N, C).
-
-    Args:
-        encoder: folder of the network, inside ``folder``.
-        rows: labelled rows with their folds.
-        folder: folder to write.
-        first: see ``fit_view``.
-        device: device of the network.
-        keep: file to write the vectors of all rows to.
-    """
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a linear model on the vectors of the network in ``encoder``, a folder inside ``folder``,
+    and save it like ``fit_view``, which returns the same. The vectors of all rows are written to
+    ``keep``."""
     embedder = Embedder(encoder, device=device)
     vectors = embed_rows(embedder, rows.texts())
     features, mean, scale = standardised(vectors, rows)
@@ -148,7 +129,7 @@ def fit_probe(
             np.save(file, vectors.astype(np.float16))
     if first is not None:
         FrozenProbe(embedder, mean, scale, fitted.first).save(first, beside=True)
-    return fitted.scores
+    return fitted.scores, np.zeros(len(fitted.scores), dtype=bool)
 
 
 def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float) -> np.ndarray:
@@ -180,14 +161,12 @@ def fit_on_folds(
     elsewhere: np.ndarray | None = None,
     seconds: float = math.inf,
 ) -> FittedOnFolds:
-    """Fit linear models on features (all rows, F).
+    """Fit linear models on features (all rows, F), dense or sparse.
 
     Loss function and penalty strength are selected by log loss on the held-out rows, at the best
     temperature, among the settings that fit in the time.
 
     Args:
-        features: matrix (all rows, F), dense or sparse.
-        rows: labelled rows with their folds.
         naive_bayes: whether to weight the features by naive Bayes log-count ratios.
         elsewhere: (F) number of unlabelled texts with each feature: on a fold, features that are
             rare without its held-out rows are dropped, as those of new texts are. Otherwise the
@@ -270,8 +249,7 @@ _STRENGTH = 10.0
 _MOST_TEXTS = 20_000
 
 
-@dataclass(frozen=True)
-class _Features:
+class _Features(NamedTuple):
     """A view's features of all labelled rows (rows, F) and of unlabelled texts (U, F)."""
 
     labelled: Any
@@ -296,33 +274,23 @@ def self_train(
     rows: LabelledRows,
     labelled: Texts,
     unlabelled: Texts,
-    members: Path,
     folder: Path,
     *,
     first: Path | None = None,
-) -> tuple[list[Path], np.ndarray, np.ndarray]:
-    """Self-train linear models and save them in ``folder``.
-
-    Args:
-        names: names of the models.
-        weights: their weights in the blend.
-        rows: labelled rows with one label each.
-        labelled: texts of all rows.
-        unlabelled: unlabelled texts.
-        members: folder of the models.
-        folder: folder for the new models.
-        first: folder for the models of the first fold, if they are wanted separately.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Self-train linear models ``names``, which have these weights in the blend, and save them in
+    ``folder``, beside the folders of the models, and those of the first fold in ``first``.
 
     Returns:
-        The folders of the models; their mean scores (N, C) of the held-out rows; and whether no
-        model knows a feature of a row (N). Rows are scored only by models that were trained, and
-        whose unlabelled texts were labelled, without these rows.
+        The mean scores (N, C) of the held-out rows, and whether no model knows a feature of a row
+            (N). Rows are scored only by models that were trained, and whose unlabelled texts were
+            labelled, without these rows.
 
     Raises:
         OutOfTime: the time limit has passed.
     """
     texts = Texts(unlabelled.rows[:_MOST_TEXTS], unlabelled.kind)
-    views = [LinearView.load(members / name) for name in names]
+    views = [LinearView.load(folder.parent / name) for name in names]
     features = [
         _Features(v.view.features(labelled), v.view.features(texts), v.view.name == "nb")
         for v in views
@@ -343,13 +311,11 @@ def self_train(
     fitted = of_folds[0]
     if rows.refit:
         fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, seconds)
-    folders = [folder / name for name in names]
-    for path, view, model in zip(folders, views, fitted, strict=True):
-        LinearView(view.view, model, view.kind).save(path, beside=True)
-    if first is not None:
-        for name, view, model in zip(names, views, of_folds[0], strict=True):
-            LinearView(view.view, model, view.kind).save(first / name, beside=True)
-    return folders, np.concatenate(scores), np.concatenate(unknown)
+    for parent, models in ((folder, fitted), (first, of_folds[0])):
+        if parent is not None:
+            for name, view, model in zip(names, views, models, strict=True):
+                LinearView(view.view, model, view.kind).save(parent / name, beside=True)
+    return np.concatenate(scores), np.concatenate(unknown)
 
 
 def _rounds(
@@ -359,7 +325,7 @@ def _rounds(
     learn: np.ndarray,
     seconds: float,
 ) -> list[LinearModel]:
-    """Fit models in rounds to labelled rows with the given targets, and to unlabelled texts."""
+    """Fit models in rounds to labelled rows with their targets, and to unlabelled texts."""
     no_texts = np.zeros(0, dtype=np.int64)
     models = [f.fit(learn, no_texts, targets, seconds) for f in features]
     first = blend([m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)], weights)

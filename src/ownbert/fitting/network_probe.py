@@ -13,8 +13,7 @@ from ownbert.figures import plotted
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import make_folder, missing_folders, remove_empty
-from ownbert.fitting.comparison import ComparedModel, Comparison
-from ownbert.fitting.decisions import deciding
+from ownbert.fitting.comparison import ComparedModel, Comparison, deciding
 from ownbert.fitting.linear_candidates import fit_on_folds, fit_probe, standardised
 from ownbert.fitting.networks import copy_network, warnings_of
 from ownbert.fitting.rows.labelled_rows import (
@@ -35,7 +34,6 @@ from ownbert.tasks.related_rows import SplitColumns
 
 _NAME = "probe"
 _BY_NAME = ColumnNames()
-_WARNING = "warning: "
 
 
 @in_float32
@@ -91,16 +89,13 @@ def probe(
             )
         refuse_foreign(folder, (BLEND, "members", *others))
         columns = ColumnNames(text_column, second_column, label_column)
-        split = SplitColumns(group, time_column)
-        rows = _read(model, train, dev, task, columns, split, seed, say)
+        rows = _read(model, train, dev, task, columns, SplitColumns(group, time_column), seed, say)
         new = missing_folders(folder / "members")
         work = make_folder(folder / "members" / f".{_NAME}.part")
         try:
             copy_network(model_folder(model), work / ENCODER)
-            scores = fit_probe(work / ENCODER, rows, work)
+            compared = _compared(rows, fit_probe(work / ENCODER, rows, work)[0])
             path = f"members/{_NAME}"
-            fitted = ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores=scores)
-            compared = Comparison(rows, [fitted])
             members = (BlendMember(_NAME, "frozen", (path,), float(compared.fitted.weights[0])),)
             shutil.rmtree(folder / path, ignore_errors=True)
             work.rename(folder / path)
@@ -113,7 +108,7 @@ def probe(
             shutil.rmtree(work, ignore_errors=True)
             remove_empty(new)
             raise
-        return compared.blended.metrics(), rows.source
+        return compared.blended.metrics, rows.source
 
 
 def probe_layers(
@@ -132,13 +127,9 @@ def probe_layers(
 
     A separate linear model with its own penalty is fitted on each layer; nothing is written.
 
-    Args:
-        model: see ``probe``, as for the others.
-        columns: by default found by their usual names.
-
     Returns:
-        The metrics on the held-out rows for each layer, the embeddings first, and a description
-        of these rows.
+        The metrics on the held-out rows for each layer, the embeddings first, and a description of
+            these rows.
 
     Raises:
         InputError: files or labels cannot be used.
@@ -146,17 +137,18 @@ def probe_layers(
     Source: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier
     probes".
     """
-    split = SplitColumns(group, time_column)
-    rows = _read(model, train, dev, task, columns, split, seed, say)
+    rows = _read(model, train, dev, task, columns, SplitColumns(group, time_column), seed, say)
     embedder = LayerEmbedder(model_folder(model))
     metrics = []
     for vectors in embedder.by_layer(embed_rows(embedder, rows.texts())):
         features, _, _ = standardised(vectors, rows)
-        scores = fit_on_folds(features, rows).scores
-        fitted = ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores=scores)
-        compared = Comparison(rows, [fitted])
-        metrics.append(compared.blended.metrics())
+        compared = _compared(rows, fit_on_folds(features, rows).scores)
+        metrics.append(compared.blended.metrics)
     return metrics, rows.source
+
+
+def _compared(rows: LabelledRows, scores: np.ndarray) -> Comparison:
+    return Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores)])
 
 
 def _read(
@@ -174,8 +166,9 @@ def _read(
     detected.check_modality(description, model)
     rows = read_labelled(detected, train, dev, seed=seed, split=split)
     for notice in (*warnings_of(rows, description), *split_notices(rows, split, train, dev)):
-        if notice.startswith(_WARNING):
-            warn_of_input(notice.removeprefix(_WARNING))
+        warning = notice.removeprefix("warning: ")
+        if warning != notice:
+            warn_of_input(warning)
         else:
             say_each([notice], say)
     return rows

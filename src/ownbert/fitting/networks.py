@@ -21,8 +21,8 @@ from ownbert.finetuning.default_settings import DefaultSettings
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
+from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
-from ownbert.fitting.rows.unlabelled_texts import Corpus
 from ownbert.inference.chosen_thresholds import decides
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.pretraining.pretraining_run import pretrain
@@ -37,7 +37,9 @@ from ownbert.train.device import pick_device
 from ownbert.train.state_files import newest_state, remove_states
 from ownbert.train.watch.callbacks import Callbacks
 
-# Vocabulary size for pretraining on a CPU, by its duration.
+# Maximum vocabulary size for pretraining on a CPU, by its duration: rare words cost time and memory
+# and gain little. But with 6,000 instead of 20,000 words the names that distinguish 150 articles
+# are split into pieces, and the distilled network lost 8 to 13 points (docs/lab/pretraining.md).
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
 # Maximum characters of unlabelled text per second of pretraining, on a CPU and on a GPU. A core
 # trains on 75,000. Learning the vocabulary of a million takes one second on an idle core, and
@@ -54,51 +56,39 @@ _SHORTEST = 2.0
 
 
 def pretrain_on(
-    corpus: Corpus,
-    rows: LabelledRows,
+    inputs: FitInput,
     folder: Path,
     *,
-    kind: str,
-    size: str | None,
     seconds: float,
     speed: float,
-    device: str,
-    seed: int,
     on_save: Callable[[Path, Mapping[str, Any]], object] | None = None,
 ) -> Path:
-    """Pretrain a network on the unlabelled texts and the texts of the rows.
+    """Pretrain a network on the unlabelled texts and the texts of the rows, within ``seconds``.
+    Finished files in ``folder`` are reused; its texts are removed once the network is finished.
 
-    Args:
-        corpus: the unlabelled texts.
-        rows: the labelled rows.
-        folder: folder for all files; finished files are reused. Texts are removed once the network
-            is finished.
-        kind: kind of text, one of ``ownbert.views.tokens.KINDS``.
-        size: size of the network; None means what suits the device.
-        seconds: total time.
-        speed: see ``Budget``; on a busy machine fewer texts are used.
-        device: device to train on.
-        seed: seed of the random generators.
-        on_save: called each time the network is saved.
+    ``speed``: see ``Budget``; on a busy machine fewer texts are used. ``on_save`` is called each
+    time the network is saved.
     """
     start, store, network = clock_seconds(), folder / "tokens", folder / "network"
     if is_pretrained(folder):
         return network
     make_folder(folder)
-    cpu, resumed = pick_device(device).type == "cpu", newest_state(network) is not None
+    recipe, resumed = inputs.recipe, newest_state(network) is not None
+    cpu = pick_device(recipe.device).type == "cpu"
     if not (resumed and (store / INDEX).exists()):  # other texts could not be resumed
         most = int(seconds * speed * (_CHARACTERS_PER_SECOND if cpu else _CHARACTERS_ON_GPU))
-        words = _most_words(seconds, device)
-        _prepare(corpus, rows, store, network, kind=kind, most=most, words=words, seed=seed)
+        words = max(_FEWEST_WORDS, round(_WORDS_PER_MINUTE * seconds / 60)) if cpu else None
+        _prepare(inputs, store, network, most, words)
     left = max(_SHORTEST, seconds - (clock_seconds() - start))
     with time_limit(left / 2):  # for the steps before the training
         pretrain(
             store,
             network,
-            **({} if resumed else _size_and_batch(size, cpu)),  # the run may change its device
+            # A resumed run may change its device.
+            **({} if resumed else _size_and_batch(recipe.size, cpu)),
             max_minutes=left / 60,
-            device=device,
-            seed=seed,
+            device=recipe.device,
+            seed=recipe.seed,
             resume=resumed,
             quiet=True,
             with_card=False,
@@ -109,29 +99,20 @@ def pretrain_on(
     return network
 
 
-def _prepare(
-    corpus: Corpus,
-    rows: LabelledRows,
-    store: Path,
-    network: Path,
-    *,
-    kind: str,
-    most: int,
-    words: int | None,
-    seed: int,
-) -> None:
-    """Learn the vocabulary of up to ``most`` characters of text, if ``network`` has none, and write
-    their tokens to ``store``."""
+def _prepare(inputs: FitInput, store: Path, network: Path, most: int, words: int | None) -> None:
+    """Learn a vocabulary of ``words`` from up to ``most`` characters of text, if ``network`` has
+    none, and write their tokens to ``store``."""
+    rows, corpus = inputs.rows, inputs.corpus
     with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
         text_file = own_text(Path(scratch, "rows.txt"))
         with open(text_file, "w", encoding="utf-8") as file:
             for row in rows.texts(rows.learnt):
                 file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
         unlabelled = own_text(Path(scratch, "unlabelled.txt"))
-        paths = [*corpus.files_up_to(most, unlabelled, seed), text_file]
+        paths = [*corpus.files_up_to(most, unlabelled, inputs.recipe.seed), text_file]
         options: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
         if not (network / "vocab.txt").exists():
-            form = "blank" if kind == "ids" else "wordpiece"
+            form = "blank" if inputs.kind == "ids" else "wordpiece"
             learn_vocabulary(paths, network, kind=form, vocab_size=words, **options)
         prepare(paths, store, tokenizer=network, **options)
 
@@ -146,18 +127,6 @@ def is_pretrained(folder: Path) -> bool:
     """Whether ``pretrain_on`` has finished the network in a folder."""
     network = folder / "network"
     return (network / CONFIG).exists() and newest_state(network) is None
-
-
-def _most_words(seconds: float, device: str) -> int | None:
-    """Maximum vocabulary size for pretraining of a given duration; None means no limit.
-
-    Rare words cost time and memory in a short pretraining on a CPU and gain little. But with 6,000
-    instead of 20,000 words the names that distinguish 150 articles are split into pieces, and the
-    distilled network lost 8 to 13 points (docs/lab/pretraining.md).
-    """
-    if pick_device(device).type != "cpu":
-        return None
-    return max(_FEWEST_WORDS, round(_WORDS_PER_MINUTE * seconds / 60))
 
 
 def finetune_on(
@@ -217,22 +186,18 @@ def with_means(model: Path, folder: Path) -> Path:
 def warnings_of(rows: LabelledRows, base: Description) -> list[str]:
     """Warnings if a network has learnt labels before, or if its vocabulary does not fit the texts
     of the rows."""
-    warnings = [_vocabulary_warning(rows, base)]
+    task, sample = rows.task, [rows.rows[i] for i in rows.learnt[:_EXAMINED]]
+    builder = task.input_builder(base, task.max_length)
+    unknown = UnknownWords(builder.tokenizer)
+    examples = task.encode(sample, builder, training=False).examples
+    unknown.count([example.token_ids for example in examples], task.texts_of(sample))
+    warnings = [unknown.warning()]
     if KEY in base.values:
         warnings.append(
             f"warning: {base.folder} was trained on labels; if those of the held-out rows were "
             "among them, its scores are too high: give rows that it has not seen with --dev"
         )
     return [warning for warning in warnings if warning is not None]
-
-
-def _vocabulary_warning(rows: LabelledRows, description: Description) -> str | None:
-    task, sample = rows.task, [rows.rows[i] for i in rows.learnt[:_EXAMINED]]
-    builder = task.input_builder(description, task.max_length)
-    unknown = UnknownWords(builder.tokenizer)
-    examples = task.encode(sample, builder, training=False).examples
-    unknown.count([e.token_ids for e in examples], task.texts_of(sample))
-    return unknown.warning()
 
 
 def finetuning_run(
@@ -265,21 +230,6 @@ def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]
     first = next(i for i, row in enumerate(learnt) if isinstance(row.target, str))
     one_hot = tuple(float(label == learnt[first].target) for label in task.labels)
     return [*learnt[:first], replace(learnt[first], target=one_hot), *learnt[first + 1 :]]
-
-
-def taught_rows(
-    rows: LabelledRows, texts: Sequence[tuple[str, ...]], outputs: np.ndarray
-) -> list[Row]:
-    """The training rows of the first fold, and texts with the teacher's outputs as targets.
-
-    Args:
-        rows: the labelled rows.
-        texts: N unlabelled texts.
-        outputs: (N, C) probabilities or regression values.
-    """
-    pairs = zip(texts, outputs, strict=True)
-    taught = [Row(0, text, tuple(map(float, output))) for text, output in pairs]
-    return [*rows.first_fold[0], *taught]
 
 
 def copy_network(source: Path, target: Path) -> None:

@@ -33,11 +33,8 @@ _LONGEST = 300
 
 
 class Attempts:
-    """Runs steps; a step that fails or times out is reported in one line and skipped.
-
-    Attributes:
-        left_out: reasons for skipped steps, keyed by the step's name.
-    """
+    """Runs steps; a step that fails or times out is reported in one line and skipped. ``left_out``:
+    the reasons for skipped steps by name."""
 
     def __init__(self, say: Callable[[str], Any], *, debug: bool = False) -> None:
         self._say, self._debug = say, debug
@@ -78,9 +75,8 @@ _MEASURABLE = 1.0
 
 
 class Budget:
-    """Divides the available time between steps.
-
-    Linear models get a limited share, so that there is always time for a network.
+    """Divides the available time between steps. Linear models get a limited share, so that there is
+    always time for a network.
 
     Args:
         minutes: time limit of all runs in the folder together.
@@ -155,11 +151,7 @@ class Progress:
 
     @contextlib.contextmanager
     def showing(self, left: Callable[[], float]) -> Iterator[None]:
-        """Show the table inside the context.
-
-        Args:
-            left: returns the seconds until the time is up.
-        """
+        """Show the table inside the context; ``left`` returns the seconds until the time is up."""
         self.left = left
         if self.quiet or not self.console.is_terminal:
             yield

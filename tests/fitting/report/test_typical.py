@@ -20,7 +20,7 @@ def test_the_most_typical_of_each_class():
         0,
         3,
     ]
-    assert typical_rows(np.zeros((0, 2)), np.zeros(0, int), np.zeros(0, int)) == []
+    assert typical_rows(np.zeros((0, 2)), np.zeros(0, int), np.zeros(0, int)) == ()
 
 
 def test_the_largest_errors():

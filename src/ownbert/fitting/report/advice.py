@@ -46,48 +46,48 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
     """All advice that the numbers support, the most important first."""
     worse = _worse_on_test(report)
     if report.guessing:  # other advice would take the models seriously
-        return (*_guessing(report), *worse, *_no_network(report), *_drift(report))
+        what = "number" if report.task == "regress" else "label"
+        sentence = (
+            f"Check that each {what} belongs to its text and can be told from it, or label more "
+            f"texts: the predictions are {report.guessing}."
+        )
+        chance = decimals(report.chance[report.metric].mean)
+        figure = f"{score_of(report, report.winner.score)}; by chance {chance}"
+        guessing = Advice("do", sentence, figure)
+        return (guessing, *worse, *_no_network(report), *_drift(report))
     advice = [
         *worse,
         *_no_network(report),
         *_linear_is_enough(report),
-        *_more_rows(report),
+        *_extrapolated(report, report.learning_curve),
         *_label_errors(report),
         *_few_rows(report),
         *_weak_classes(report),
-        *_more_minutes(report),
+        *_extrapolated(report, report.minutes_curve),
         *_calibration(report),
         *_drift(report),
     ]
-    if worse:  # the held-out rows are unlike new ones
-        advice = [_of_held_out_rows(one) if one.kind == "fine" else one for one in advice]
+    if worse:  # the held-out rows are unlike new ones, so the test set contradicts good news
+        only = "This applies to the held-out rows only, not to the test set."
+        advice = [
+            replace(one, kind="note", sentence=f"{one.sentence} {only}")
+            if one.kind == "fine"
+            else one
+            for one in advice
+        ]
     return tuple(sorted(advice, key=lambda one: _ORDER[one.kind]))
-
-
-def _guessing(report: Report) -> list[Advice]:
-    what = "number" if report.task == "regress" else "label"
-    sentence = (
-        f"Check that each {what} belongs to its text and can be told from it, or label more texts: "
-        f"the predictions are {report.guessing}."
-    )
-    chance = decimals(report.chance[report.metric].mean)
-    score = score_of(report, report.winner.score)
-    return [Advice("do", sentence, f"{score}; by chance {chance}")]
 
 
 def _worse_on_test(report: Report) -> list[Advice]:
     best = report.winner
     if best.test_score is None or not test_score_is_far_below(report):
         return []
-    # The options that were not used.
-    reasons = {
-        (True, True): "several rows of one person or group (use --group), changes over time (use "
-        "--time-column), or test rows of another kind",
-        (True, False): "several rows of one person or group (use --group), or test rows of another "
-        "kind",
-        (False, True): "changes over time (use --time-column), or test rows of another kind",
-        (False, False): "test rows of another kind",
-    }[not report.settings.get("group"), not report.settings.get("time_column")]
+    reasons = "test rows of another kind"
+    if not report.settings.get("time_column"):
+        reasons = f"changes over time (use --time-column), or {reasons}"
+    if not report.settings.get("group"):
+        more = "," if "," in reasons else ", or"
+        reasons = f"several rows of one person or group (use --group){more} {reasons}"
     sentence = (
         "Expect the score of the test set on new texts: the score of the held-out rows is much "
         f"better. Likely reasons: {reasons}."
@@ -96,19 +96,24 @@ def _worse_on_test(report: Report) -> list[Advice]:
     return [Advice("do", sentence, figure)]
 
 
-def _of_held_out_rows(advice: Advice) -> Advice:
-    """Good news that the test set contradicts."""
-    sentence = f"{advice.sentence} This applies to the held-out rows only, not to the test set."
-    return replace(advice, kind="note", sentence=sentence)
-
-
 def _no_network(report: Report) -> list[Advice]:
     network, baseline = report.own_network, report.baseline
     if network is not None and (baseline is None or not is_far_below(report, network, baseline)):
         return []
-    minutes = report.settings.get("minutes")
-    figure = f"the limit was {minutes:g} min" if isinstance(minutes, int | float) else "see above"
-    if network is None and (failure := _network_failure(report)) is not None:
+    if network is None:
+        reasons = (reason for what, reason in report.left_out.items() if "network" in what)
+        failure = next((reason for reason in reasons if not _NO_TIME.search(reason)), None)
+        minutes = report.settings.get("minutes")
+        figure = (
+            f"the limit was {minutes:g} min" if isinstance(minutes, int | float) else "see above"
+        )
+        if failure is None:
+            what = "only linear models were fitted, no network was trained"
+            return [Advice("do", f"Use more --minutes: {what}.", figure)]
+        sentence = (
+            "Mend the cause of the failure and fit again: no network was trained, and more "
+            "--minutes do not help."
+        )
         if any(sign in failure.lower() for sign in _OUT_OF_MEMORY):
             size, model = (report.settings.get(name) for name in ("size", "model"))
             smaller = f"--size (now {size})" if size else "--model" if model else "--size"
@@ -116,30 +121,16 @@ def _no_network(report: Report) -> list[Advice]:
                 f"Use a smaller {smaller} or --device cpu, or end other programs that use the "
                 "memory: no network was trained, because the memory was too small."
             )
-        else:
-            sentence = (
-                "Mend the cause of the failure and fit again: no network was trained, and more "
-                "--minutes do not help."
-            )
         return [Advice("do", sentence, failure)]
-    if network is None:
-        what = "only linear models were fitted, no network was trained"
-        return [Advice("do", f"Use more --minutes: {what}.", figure)]
     assert baseline is not None
-    ours, theirs = report.comparable(network, baseline)
+    own, other = report.comparable(network, baseline)
     sentence = (
         f"Use ownbert predict, which predicts with {report.winner.name}, and not the network of "
         "the folder alone, which scores far below the linear models. More --minutes or more "
         "unlabelled texts may improve it; for some data, words and codes alone decide."
     )
-    figure = f"{score_of(report, ours)}; {baseline.name} {theirs:.3f}"
+    figure = f"{score_of(report, own)}; {baseline.name} {other:.3f}"
     return [Advice("do", sentence, figure)]
-
-
-def _network_failure(report: Report) -> str | None:
-    """Why a network failed; None if there was no time for one."""
-    reasons = (reason for what, reason in report.left_out.items() if "network" in what)
-    return next((reason for reason in reasons if not _NO_TIME.search(reason)), None)
 
 
 def _linear_is_enough(report: Report) -> list[Advice]:
@@ -171,41 +162,30 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     return [Advice("do", f"{sentence}.", figure)]
 
 
-def _more_rows(report: Report) -> list[Advice]:
-    return _extrapolated(
-        report,
-        report.learning_curve,
+# By unit of the curve: how its positions are shown, and sentences for a gain that is worth
+# mentioning, for one that is not, and for one that is not known.
+_CURVES = {
+    "rows": (
         "{:,.0f} rows",
-        worth="Label more texts: with {times} as many rows, a linear model on words would gain "
-        "about {gain}, and the blend less.",
-        not_worth="More labels of this kind would hardly improve the score.",
-        unknown="The gain from more labels cannot be estimated.",
-    )
-
-
-def _more_minutes(report: Report) -> list[Advice]:
-    return _extrapolated(
-        report,
-        report.minutes_curve,
+        "Label more texts: with {times} as many rows, a linear model on words would gain about "
+        "{gain}, and the blend less.",
+        "More labels of this kind would hardly improve the score.",
+        "The gain from more labels cannot be estimated.",
+    ),
+    "minutes": (
         "{:.3g} minutes",
-        worth="Use more --minutes: with {times} the pretraining time, a linear model on the "
-        "network would gain about {gain}, and the blend less.",
-        not_worth="Longer pretraining would hardly improve the score.",
-        unknown="The gain from longer pretraining cannot be estimated.",
-    )
+        "Use more --minutes: with {times} the pretraining time, a linear model on the network "
+        "would gain about {gain}, and the blend less.",
+        "Longer pretraining would hardly improve the score.",
+        "The gain from longer pretraining cannot be estimated.",
+    ),
+}
 
 
-def _extrapolated(
-    report: Report,
-    curve: LearningCurve | None,
-    unit: str,
-    *,
-    worth: str,
-    not_worth: str,
-    unknown: str,
-) -> list[Advice]:
+def _extrapolated(report: Report, curve: LearningCurve | None) -> list[Advice]:
     if curve is None:
         return []
+    unit, worth, not_worth, unknown = _CURVES[curve.unit]
     if not can_rise(report):
         return [Advice("fine", not_worth, score_of(report, report.winner.score))]
     if not curve.known or not curve.further:
@@ -217,9 +197,8 @@ def _extrapolated(
     if double.gain >= LEAST_GAIN and double.gain_low > 0:
         times = double.at / curve.start
         words = "twice" if times == 2 else f"{times:.2g} times"
-        return [
-            Advice("do", worth.format(times=words, gain=difference(report, double.gain)), interval)
-        ]
+        sentence = worth.format(times=words, gain=difference(report, double.gain))
+        return [Advice("do", sentence, interval)]
     return [Advice("fine", not_worth, interval)]
 
 

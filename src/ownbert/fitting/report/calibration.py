@@ -1,4 +1,4 @@
-"""Calibration: reliability of probabilities, and temperature scaling."""
+"""Calibration: reliability of probabilities, and temperature scaling. N rows, C classes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +19,8 @@ _DRAWS = 200  # bootstrap samples for the error of calibrated probabilities
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """Confidence and accuracy of predictions in bins of equal width.
-
-    Args:
-        confidence: (bins) mean confidence, NaN in empty bins.
-        accuracy: (bins) mean accuracy, NaN in empty bins.
-        count: (bins) number of predictions.
-    """
+    """Mean confidence, mean accuracy and number of predictions in bins of equal width; the means of
+    empty bins are NaN."""
 
     confidence: np.ndarray
     accuracy: np.ndarray
@@ -93,32 +88,21 @@ class Calibration:
     @property
     def calibrated(self) -> bool:
         """Whether all errors may be due to chance, or are too small to matter."""
-        errors = [(each.error, each.by_chance) for each in (self, *self.classes)]
+        errors = [(own.error, own.by_chance) for own in (self, *self.classes)]
         return all(error <= chance + _TOLERANCE for error, chance in errors)
 
 
 def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """Find the temperature that maximises the likelihood of held-out rows.
-
-    Args:
-        log_probabilities: (N, C) log-probabilities or logits of rows that were not trained on.
-        targets: (N) indices of the true classes.
-
-    Returns:
-        The divisor of the log-probabilities (normalise again afterwards), between 0.1 and 10; above
-        1, the model is overconfident.
-
-    Raises:
-        InputError: there are no rows, or shapes or indices do not fit.
+    """The temperature that maximises the likelihood of held-out rows, from their log-probabilities
+    or logits (N, C) and the indices of their classes (N). It is between 0.1 and 10; above 1, the
+    model is overconfident.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2.
     """
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
 
-    scores, targets = _checked(log_probabilities, targets)
-    scores = np.maximum(scores, _FLOOR)
-    rows = np.arange(len(targets))
+    scores, rows = np.maximum(log_probabilities, _FLOOR), np.arange(len(targets))
 
     def loss(log_temperature: float) -> float:
         return -float(log_softmax(scores / np.exp(log_temperature), 1)[rows, targets].mean())
@@ -129,61 +113,50 @@ def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float
 
 
 def reliability_curve(probabilities: np.ndarray, targets: np.ndarray) -> ReliabilityCurve:
-    """Accuracy as a function of confidence, the largest probability of a row.
-
-    Args:
-        probabilities: (N, C).
-        targets: (N) indices of the true classes.
-    """
+    """Accuracy as a function of confidence, the largest probability of a row (N, C)."""
     confidence, hits = probabilities.max(1).clip(0, 1), probabilities.argmax(1) == targets
-    places = _bins_of(confidence)
-    count = np.bincount(places, minlength=_BINS)
+    bins = _bins_of(confidence)
+    count = np.bincount(bins, minlength=_BINS)
     with np.errstate(invalid="ignore"):
-        means = [np.bincount(places, values, _BINS) / count for values in (confidence, hits)]
+        means = [np.bincount(bins, values, _BINS) / count for values in (confidence, hits)]
     return ReliabilityCurve(means[0], means[1], count)
 
 
 def calibrate(log_probabilities: np.ndarray, targets: np.ndarray) -> Calibration:
-    """Fit the temperature on held-out rows, and compute the calibration error before and after.
+    """Fit the temperature on held-out rows, with log-probabilities (N, C) and the indices of their
+    classes (N), and compute the calibration error before and after.
 
-    Args:
-        log_probabilities: (N, C), N at least 2.
-        targets: (N) indices of the true classes.
+    Raises:
+        InputError: there are fewer than 2 rows.
     """
     from scipy.special import log_softmax
 
-    scores, targets = _checked(log_probabilities, targets)
     if len(targets) < 2:
         raise InputError("calibration needs at least 2 held-out rows")
-    scores = np.maximum(scores, _FLOOR)
+    scores = np.maximum(log_probabilities, _FLOOR)
     probabilities = np.exp(log_softmax(scores, 1))
     # Cross-fitting: each half is evaluated with the temperature of the other half.
-    after, halves = np.empty_like(scores), np.arange(len(targets)) % 2
+    scaled, halves = np.empty_like(scores), np.arange(len(targets)) % 2
     for half in (0, 1):
-        fitted_half, other = halves == half, halves != half
-        temperature = fit_temperature(scores[other], targets[other])
-        after[fitted_half] = np.exp(log_softmax(scores[fitted_half] / temperature, 1))
-    before = reliability_curve(probabilities, targets)
-    calibrated = reliability_curve(after, targets)
-    classes, classes_after = (_of_classes(each, targets) for each in (probabilities, after))
-    errors = [
-        (curve.error, float(np.mean([each.error for each in own])), _log_loss(used, targets))
-        for curve, own, used in (
-            (before, classes, probabilities),
-            (calibrated, classes_after, after),
-        )
-    ]
-    own_temperature = fit_temperature(scores, targets)
+        temperature = fit_temperature(scores[halves != half], targets[halves != half])
+        scaled[halves == half] = np.exp(log_softmax(scores[halves == half] / temperature, 1))
+    both = probabilities, scaled
+    before, after = (reliability_curve(own, targets) for own in both)
+    classes, classes_after = (_of_classes(own, targets) for own in both)
+    of_classes = [np.mean([own.error for own in found]) for found in (classes, classes_after)]
+    losses = [_log_loss(own, targets) for own in both]
+    pairs = (before.error, after.error), of_classes, losses
+    temperature = fit_temperature(scores, targets)
     return Calibration(
-        temperature=own_temperature,
+        temperature=temperature,
         error=before.error,
-        error_after=calibrated.error,
-        helps=all(after < before for before, after in zip(*errors, strict=True))
-        and not any(each.shifted for each in classes_after)
-        and abs(np.log(own_temperature)) > _NEARLY_1,
+        error_after=after.error,
+        helps=all(after < before for before, after in pairs)
+        and not any(own.shifted for own in classes_after)
+        and abs(np.log(temperature)) > _NEARLY_1,
         by_chance=_error_by_chance(probabilities.max(1)),
         before=before,
-        after=calibrated,
+        after=after,
         classes=classes,
     )
 
@@ -216,30 +189,13 @@ def _of_classes(probabilities: np.ndarray, targets: np.ndarray) -> tuple[ClassCa
 
 
 def _error_by_chance(confidence: np.ndarray) -> float:
-    rng = np.random.default_rng(0)
-    places = _bins_of(confidence)
+    rng, bins = np.random.default_rng(0), _bins_of(confidence)
     errors = []
     for _ in range(_DRAWS):
         gaps = confidence - (rng.random(len(confidence)) < confidence)
-        errors.append(np.abs(np.bincount(places, gaps, _BINS)).sum() / len(confidence))
+        errors.append(np.abs(np.bincount(bins, gaps, _BINS)).sum() / len(confidence))
     return float(np.quantile(errors, 0.95))
 
 
 def _bins_of(confidence: np.ndarray) -> np.ndarray:
     return np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-
-
-def _checked(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    scores, targets = np.asarray(scores, dtype=float), np.asarray(targets)
-    if scores.ndim != 2 or targets.shape != scores.shape[:1] or not scores.size:
-        raise InputError(
-            "scores must be (rows, classes) and targets (rows), at least one row; they are "
-            "{shape} and {targets_shape}",
-            scores.shape,
-            targets.shape,
-        )
-    if np.isnan(scores).any() or np.isposinf(scores).any():
-        raise InputError("a score is not a number, or infinite")
-    if targets.min() < 0 or targets.max() >= scores.shape[1]:
-        raise InputError("targets must be indices of the {shape} classes", scores.shape[1])
-    return scores, targets.astype(int)

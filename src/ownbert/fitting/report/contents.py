@@ -19,14 +19,8 @@ _ROWS = 10  # rows shown
 
 @dataclass(frozen=True)
 class RatedRow:
-    """A held-out row and its prediction.
-
-    Args:
-        row: index of the row.
-        true: index of the true class, or the true value.
-        predicted: index of the predicted class, or the predicted value.
-        score: probability of the true class, or absolute error.
-    """
+    """A held-out row by index and its prediction: indices of classes, or values; and the
+    probability of the true class, or the absolute error."""
 
     row: int
     true: float
@@ -36,56 +30,36 @@ class RatedRow:
 
 def hardest_rows(
     probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray
-) -> list[RatedRow]:
-    """The held-out rows with the lowest probabilities of their true classes, lowest first.
-
-    Args:
-        probabilities: (N, C).
-        targets: (N) indices of the true classes.
-        predicted: (N) indices of the predicted classes.
-    """
+) -> tuple[RatedRow, ...]:
+    """The held-out rows with the lowest probabilities of their true classes, lowest first;
+    probabilities (N, C), indices of the true and of the predicted classes (N)."""
     own = probabilities[np.arange(len(targets)), targets]
-    hardest = np.argsort(own, kind="stable")[:_ROWS]
-    return _rated_rows(probabilities, targets, predicted, hardest)
+    return _rated_rows(targets, predicted, own, np.argsort(own, kind="stable")[:_ROWS])
 
 
 def typical_rows(
     probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray
-) -> list[RatedRow]:
-    """The held-out row of each class with the highest probability of its true class.
-
-    Args:
-        probabilities: (N, C).
-        targets: (N) indices of the true classes.
-        predicted: (N) indices of the predicted classes.
-    """
+) -> tuple[RatedRow, ...]:
+    """The held-out row of each class with the highest probability of its true class; arguments as
+    in ``hardest_rows``."""
     own = probabilities[np.arange(len(targets)), targets]
     order = np.argsort(-own, kind="stable")
     first = [order[targets[order] == label][0] for label in np.unique(targets)]
-    return _rated_rows(probabilities, targets, predicted, first)
+    return _rated_rows(targets, predicted, own, first)
 
 
-def largest_errors(predictions: np.ndarray, targets: np.ndarray) -> list[RatedRow]:
-    """Rows of a regression with the largest absolute errors, largest first.
-
-    Args:
-        predictions: (N) predicted values.
-        targets: (N) true values.
-    """
+def largest_errors(predictions: np.ndarray, targets: np.ndarray) -> tuple[RatedRow, ...]:
+    """The rows of a regression (N) with the largest absolute errors, largest first."""
     errors = np.abs(predictions - targets)
-    order = np.argsort(-errors, kind="stable")[:_ROWS]
-    return [
-        RatedRow(int(i), float(targets[i]), float(predictions[i]), float(errors[i])) for i in order
-    ]
+    return _rated_rows(targets, predictions, errors, np.argsort(-errors, kind="stable")[:_ROWS])
 
 
 def _rated_rows(
-    probabilities: np.ndarray, targets: np.ndarray, predicted: np.ndarray, chosen: Iterable[int]
-) -> list[RatedRow]:
-    return [
-        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(probabilities[i, targets[i]]))
-        for i in chosen
-    ]
+    targets: np.ndarray, predicted: np.ndarray, scores: np.ndarray, chosen: Iterable[int]
+) -> tuple[RatedRow, ...]:
+    values = (array.tolist() for array in (targets, predicted, scores))
+    rated = [*zip(*values, strict=True)]
+    return tuple(RatedRow(int(i), *rated[i]) for i in chosen)
 
 
 LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows
@@ -96,18 +70,16 @@ class LeaderboardRow:
     """A model that was compared.
 
     Args:
-        name: name of the model.
         kind: linear, self-trained, network, blend or distilled.
         score: mean on held-out rows; NaN if there are none.
-        rows: number of these rows; None if it is that of all held-out rows.
-        first_score: score on the first fold's rows, on which all models have been measured; by
-            default the score.
         spread: standard deviation of the mean, for example from a bootstrap over rows.
         test_score: score on rows not used for selection.
         seconds: training time.
         size: bytes on disk.
-        texts_per_second: inference throughput.
         weight: weight in the blend.
+        rows: number of held-out rows; None if it is that of all of them.
+        first_score: score on the first fold's rows, on which all models have been measured; by
+            default the score.
     """
 
     name: str
@@ -130,13 +102,8 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class Margin:
-    """How much better one model is than another on the same rows.
-
-    Args:
-        mean: mean difference.
-        low: lower end of the 90% interval over samples of rows.
-        high: upper end of the interval.
-    """
+    """How much better one model is than another on the same rows: the mean difference, and its 90%
+    interval over samples of rows."""
 
     mean: float
     low: float
@@ -145,13 +112,8 @@ class Margin:
 
 @dataclass(frozen=True)
 class Advice:
-    """A finding or recommendation.
-
-    Args:
-        kind: do (something to gain), note (good to know) or fine (nothing to do).
-        sentence: text for the user.
-        figure: number that supports it.
-    """
+    """A finding or recommendation: do (something to gain), note (good to know) or fine (nothing to
+    do), and a number that supports it."""
 
     kind: str
     sentence: str
@@ -168,8 +130,6 @@ class Report:
     """The data of the HTML page and the text; sections without data are left out.
 
     Args:
-        task: classify, multilabel or regress.
-        metric: name of the score.
         leaderboard: rows in any order, at least one.
         lower: whether lower scores are better.
         best: name of the selected model's row; by default the row with the best score.
@@ -178,27 +138,16 @@ class Report:
         left_out: reasons for what was not fitted or measured, by name.
         margin: lead of the selected model over the best linear model.
         held_out: number of held-out rows.
-        scores: metrics of the selected model on held-out rows, with scores per label and confusion
-            matrix.
+        scores: metrics of the selected model on held-out rows.
         chance: the same metrics by chance.
         labels: (C) label names.
         train_counts: (C) training rows per label.
-        learning_curve: score by number of rows.
-        minutes_curve: score by minutes of pretraining.
-        calibration: calibration of the selected model.
-        label_errors: likely label errors.
-        hardest: held-out rows with the largest errors.
-        typical: held-out rows with the most confident predictions.
         texts: texts of the held-out rows, indexed by ``row`` of label errors, hardest and typical
             rows.
         places: locations of these rows for readers ("line 7"); by default row numbers.
-        drift: differences between labelled and unlabelled texts.
-        test_rows: number of test rows.
         learnt_from_test: number of test rows whose texts are also in the training data.
         known_groups_in_test: number of test rows whose group is also in the training data.
-        data: facts on the data by name, shown as they are.
-        settings: settings by name, shown as they are.
-        advice: what to do next.
+        data: facts on the data by name, shown as they are; so are the ``settings``.
     """
 
     task: str
@@ -316,12 +265,10 @@ class Report:
 def bootstrap_margin(
     gain: Callable[[np.ndarray], float], clusters: np.ndarray, draws: int
 ) -> Margin:
-    """The margin of one model over another, by a paired bootstrap over clusters of rows.
+    """The margin of one model over another, by a paired bootstrap of clusters of rows.
 
-    Args:
-        gain: how much better the model is on the rows with these indices.
-        clusters: (N) number of the cluster of each held-out row.
-        draws: number of samples.
+    ``gain``: how much better the model is on the rows with these indices; ``clusters`` (N): the
+    cluster of each held-out row.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
     """

@@ -24,13 +24,8 @@ SAME_KIND, DIFFERENT_KIND = 0.65, 0.9
 
 @dataclass(frozen=True)
 class DriftToken:
-    """A token that is more frequent on one side.
-
-    Args:
-        score: z-score of the log odds ratio, positive if more frequent in labelled texts.
-        labelled: share of all tokens of the labelled texts.
-        unlabelled: share of all tokens of the unlabelled texts.
-    """
+    """A token that is more frequent on one side: the z-score of the log odds ratio, positive for
+    labelled texts, and its share of all tokens of both sides."""
 
     token: str
     score: float
@@ -50,7 +45,6 @@ class Drift:
         tokens: the most different tokens, ordered by score, labelled side first.
         separability: AUROC of a naive Bayes score, 0.5 if the texts are indistinguishable; None
             with too few texts.
-        summary: description in words.
     """
 
     lengths: tuple[float, ...]
@@ -63,17 +57,17 @@ class Drift:
 
 
 def compare_texts(labelled: Sequence[Sequence[str]], unlabelled: Sequence[Sequence[str]]) -> Drift:
-    """Compare the tokens of labelled and unlabelled texts.
-
-    Args:
-        labelled: tokens of each labelled text; large sets are sampled.
-        unlabelled: tokens of each unlabelled text, likewise.
+    """Compare the tokens of labelled and unlabelled texts; large sets are sampled.
 
     Source: Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.5.1 (log odds with an
     informative Dirichlet prior, equations 15, 16, 19 to 22).
     """
     rng = np.random.default_rng(0)
-    sides = [_sample(texts, rng) for texts in (labelled, unlabelled)]
+    sides = []
+    for texts in (labelled, unlabelled):
+        if len(texts) > _MOST_TEXTS:
+            texts = [texts[i] for i in np.sort(rng.choice(len(texts), _MOST_TEXTS, replace=False))]
+        sides.append(texts)
     ids: dict[str, int] = {}
     tokens = [[ids.setdefault(t, len(ids)) for t in text] for side in sides for text in side]
     texts = _counts(tokens, len(ids))
@@ -108,13 +102,6 @@ def compare_texts(labelled: Sequence[Sequence[str]], unlabelled: Sequence[Sequen
         separability=separability,
         summary=_in_words(separability),
     )
-
-
-def _sample(texts: Sequence[Sequence[str]], rng: np.random.Generator) -> list[Sequence[str]]:
-    chosen = range(len(texts))
-    if len(texts) > _MOST_TEXTS:
-        chosen = np.sort(rng.choice(len(texts), _MOST_TEXTS, replace=False))
-    return [texts[i] for i in chosen]
 
 
 def _counts(texts: Sequence[Sequence[int]], size: int) -> csr_array:

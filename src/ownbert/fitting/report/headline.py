@@ -8,7 +8,6 @@ from ownbert.tasks.metrics import RANKING
 from ownbert.train.watch.metric_names import decimals
 
 NAMED = 3  # classes per sentence
-
 FAR_BELOW = 0.02  # score of a network below the best linear model
 FAR_BELOW_BEST = 0.05  # score of a network below the selected model
 # Metrics of the selected model that are shown beside the selection metric.
@@ -17,23 +16,27 @@ _SHOWN_METRICS = (
     *("f1", "roc_auc", "average_precision"),
     *("spearman", "pearson", "mae", "r2"),
 )
+# Names of metrics within a sentence, where they are not their identifiers.
+_NAMES = {
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "weighted_f1": "weighted F1",
+    "mcc": "Matthews correlation",
+    "roc_auc": "ROC AUC",
+    "f1": "F1",
+    "mae": "mean absolute error",
+}
 
 
 def headline(report: Report) -> tuple[str, str, str]:
     """Three sentences: the selected model with its score and any problem of the folder's network;
     the comparison with the baseline; how reliable the score is."""
-    best = report.winner
-    first = f"{best.name}: {score_of(report, best.score)}{_chance(report)}"
-    first += _network_problem(report)
-    return first, _against_baseline(report), _trust(report)
-
-
-def _chance(report: Report) -> str:
-    """How the score compares with that of guessing."""
-    if report.metric not in report.chance:
-        return ""
-    by_chance = f"{decimals(report.chance[report.metric].mean)} by chance"
-    return f", {report.guessing} ({by_chance})" if report.guessing else f" ({by_chance})"
+    best, chance = report.winner, report.chance.get(report.metric)
+    first = f"{best.name}: {score_of(report, best.score)}"
+    if chance is not None:
+        by_chance = f"{decimals(chance.mean)} by chance"
+        first += f", {report.guessing} ({by_chance})" if report.guessing else f" ({by_chance})"
+    return first + _network_problem(report), _against_baseline(report), _trust(report)
 
 
 def _network_problem(report: Report) -> str:
@@ -44,17 +47,17 @@ def _network_problem(report: Report) -> str:
         why = f" ({reasons[0]})" if reasons else ""
         return f"; the folder has no network{why}"
     if baseline is not None and is_far_below(report, network, baseline):
-        ours, theirs = report.comparable(network, baseline)
+        own, other = report.comparable(network, baseline)
         return (
-            f"; the network of this folder has only {ours:.3f}, far "
-            f"below a linear model ({theirs:.3f}): use ownbert predict, not the network alone"
+            f"; the network of this folder has only {own:.3f}, far "
+            f"below a linear model ({other:.3f}): use ownbert predict, not the network alone"
         )
     least = max(FAR_BELOW_BEST, 2 * (network.spread or 0.0))
     if report.gain(report.winner, network) > least:
-        ours, theirs = report.comparable(network, report.winner)
+        own, other = report.comparable(network, report.winner)
         return (
-            f"; the network of this folder has only {ours:.3f} where the best model has "
-            f"{theirs:.3f}: use ownbert predict, not the network alone"
+            f"; the network of this folder has only {own:.3f} where the best model has "
+            f"{other:.3f}: use ownbert predict, not the network alone"
         )
     return ""
 
@@ -68,14 +71,14 @@ def other_metrics(report: Report) -> list[tuple[str, str, str]]:
     """Names, values and values by chance of the selected model's metrics other than the selection
     metric; a value that is not known is empty."""
     values = {} if report.scores is None else report.scores.values
-    shown = (name for name in _SHOWN_METRICS if name in values and name != report.metric)
     return [
         (
             metric_name(name, report.positive),
             decimals(values[name]),
             decimals(report.chance[name].mean) if name in report.chance else "",
         )
-        for name in shown
+        for name in _SHOWN_METRICS
+        if name in values and name != report.metric
     ]
 
 
@@ -85,22 +88,8 @@ def score_of(report: Report, score: float) -> str:
 
 
 def metric_name(metric: str, positive: str | None = None) -> str:
-    """The name of a metric within a sentence.
-
-    Args:
-        metric: the metric.
-        positive: the label that it is about, if there is one.
-    """
-    names = {
-        "macro_f1": "macro F1",
-        "micro_f1": "micro F1",
-        "weighted_f1": "weighted F1",
-        "mcc": "Matthews correlation",
-        "roc_auc": "ROC AUC",
-        "f1": "F1",
-        "mae": "mean absolute error",
-    }
-    name = names.get(metric, metric.replace("_", " "))
+    """The name of a metric within a sentence, with the label that it is about, if there is one."""
+    name = _NAMES.get(metric, metric.replace("_", " "))
     if positive is not None and metric in ("f1", *RANKING):
         return f"{name} of {listed([repr(positive)])}"
     return name
@@ -164,17 +153,16 @@ def _trust(report: Report) -> str:
     best, parts = report.winner, []
     rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
     far_below = test_score_is_far_below(report)
-    if shown_spread(best.spread) is not None and not far_below:
-        assert best.spread is not None
-        parts.append(f"The score{rows} is accurate to about ±{2 * best.spread:.3f}.")
+    if (spread := shown_spread(best.spread)) is not None and not far_below:
+        parts.append(f"The score{rows} is accurate to about ±{2 * spread:.3f}.")
     elif rows:
         parts.append(f"The score was measured{rows}.")
     if best.test_score is not None:
-        it_is = "On the test set, which was not used for selection, it is"
+        start = "On the test set, which was not used for selection, it is"
         if far_below:
-            parts.append(f"{it_is} only {best.test_score:.3f}: expect this on new texts.")
+            parts.append(f"{start} only {best.test_score:.3f}: expect this on new texts.")
         else:
-            parts.append(f"{it_is} {best.test_score:.3f}.")
+            parts.append(f"{start} {best.test_score:.3f}.")
         if report.learnt_from_test:
             parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
         if report.known_groups_in_test:

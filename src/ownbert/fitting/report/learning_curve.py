@@ -21,15 +21,8 @@ _SHOWN = 40  # points of the fitted curve
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """The expected score at ``at`` rows (or minutes), with a 90% interval.
-
-    Args:
-        at: number of rows or minutes.
-        score: expected score.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        gain: expected gain over the start; ``gain_low`` and ``gain_high`` are its interval.
-    """
+    """The expected score at ``at`` rows (or minutes) and its gain over the start, each with a 90%
+    interval."""
 
     at: float
     score: float
@@ -84,13 +77,10 @@ def fit_learning_curve(
 
     Args:
         points: (rows, score, further draws of the score with as many rows); or (minutes, score) of
-            the checkpoints of one training.
+            the checkpoints of one training. Points at 0 are left out.
         unit: "rows" or "minutes".
         start: number of rows that the final model learns from; by default the largest of the
             points.
-
-    Raises:
-        InputError: a point without a score, or a value that is not a finite number.
 
     Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically", section 3;
     Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 6.5.
@@ -149,7 +139,7 @@ def _summarised(
     """Places, mean scores, numbers of draws, and the sum of squared deviations of the draws."""
     scores: dict[float, list[float]] = {}
     for point in points:
-        place, *draws = (float(value) for value in point)
+        place, *draws = map(float, point)
         if not draws or not np.isfinite([place, *draws]).all():
             raise InputError(
                 "a point of a learning curve needs a position and scores, not {point}", point
@@ -166,13 +156,10 @@ def _summarised(
 def _fit(
     basis: np.ndarray, scores: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fit limit, slope and exponent, each (draws), by weighted least squares.
+    """Fit limit, slope and exponent, each (draws), to scores (draws, P) by weighted least squares.
 
-    For a fixed exponent the curve is a straight line in ``n^-c``; the exponent is chosen on a grid.
-
-    Args:
-        basis: (P, exponents).
-        scores: (draws, P).
+    For a fixed exponent the curve is a straight line in ``n^-c``; the exponent is chosen on a grid,
+    whose ``n^-c`` are the ``basis`` (P, exponents).
     """
     x, y, w = basis.T[None], scores[:, None], weights
     x_mean, y_mean = (x * w).sum(-1, keepdims=True), (y * w).sum(-1, keepdims=True)

@@ -31,7 +31,6 @@ def with_added(
     """Merge added rows into the training rows; an added row replaces a row with the same text.
 
     Args:
-        train: the training rows.
         added: files of rows (Label Studio exports too) or rows in memory; rows without a label are
             skipped.
         named: columns named by the user; added rows need not have them.

@@ -19,7 +19,6 @@ from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import (
     LOG_LOSS,
-    LabelledRows,
     check_metric,
     find_task,
     known_test_groups,
@@ -58,19 +57,18 @@ _SIMILAR_SHARE = 0.05
 _UNSPACED_FACTOR = 4
 # Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
 _SELF_TRAINING_FROM = 2
+_LABEL_OPTIONS = ("label_names", "positive", "threshold", "skip_unlabelled")
 # Settings that may change when a run is resumed, and files, which are compared by content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
 
 
 class FitInput:
-    """The checked input of a run of ``fit``.
+    """The checked input of a run of ``fit`` that writes into ``folder``.
 
     Args:
-        recipe: settings of the run.
         sources: labelled rows, files or tables in memory, by name: train and, optionally, dev and
             test.
         texts: files of unlabelled texts.
-        folder: folder to write.
         notes: notes for the user on how the rows were read.
         original: the training rows without those that were added, if there are any.
     """
@@ -90,10 +88,7 @@ class FitInput:
         self.train = train = sources["train"]
         label_options = {
             "separator": recipe.label_separator,
-            "label_names": recipe.label_names,
-            "positive": recipe.positive,
-            "threshold": recipe.threshold,
-            "skip_unlabelled": recipe.skip_unlabelled,
+            **{name: getattr(recipe, name) for name in _LABEL_OPTIONS},
         }
         task = find_task(train, named, recipe.task, label_options)
         for name in ("positive", "threshold"):
@@ -108,8 +103,8 @@ class FitInput:
         self.metric = recipe.metric or ("average_precision" if named else task.metrics[0])
         check_metric(self.metric, task)
         self.split = SplitColumns(recipe.group, recipe.time_column)
-        options: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
         self.dev = sources.get("dev")
+        options: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
         self.rows = read_labelled(task, train, self.dev, split=self.split, **options)
         if self.metric != LOG_LOSS:
             task.monitor(self.metric)
@@ -124,16 +119,15 @@ class FitInput:
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
-        most = self._characters(_CHARACTERS_PER_MINUTE, _MOST_CHARACTERS)
+        most = self._characters(_CHARACTERS_PER_MINUTE)
         self.read = self._read_unlabelled(characters_to_read(most))
-        unlabelled = self.read.some(most, _MOST_TEXTS, recipe.seed)
-        if self._has_pairs:  # unlabelled texts are not pairs
-            unlabelled = UnlabelledTexts([], [])
-        self.unlabelled = Texts([(text,) for text in unlabelled.texts], self.kind)
+        # Unlabelled texts are not pairs.
+        similar, others = self.read.some(0 if self._has_pairs else most, _MOST_TEXTS, recipe.seed)
+        self.unlabelled = Texts([(text,) for text in (*similar, *others)], self.kind)
         # The texts that a network is pretrained and taught on.
-        self.similar = self.unlabelled
-        if unlabelled.others:
-            self.similar = Texts([(text,) for text in unlabelled.similar], self.kind)
+        self.similar = (
+            Texts([(text,) for text in similar], self.kind) if others else self.unlabelled
+        )
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
         named_rows = {source: f"{name}.jsonl" for name, source in sources.items()}
         several = dict.fromkeys((*named_rows, *map(Path, names)))
@@ -168,17 +162,17 @@ class FitInput:
             known,
             self.kind,
             characters=characters,
-            fewest=self._characters(_FEWEST_PER_MINUTE, _MOST_CHARACTERS),
+            fewest=self._characters(_FEWEST_PER_MINUTE),
         )
         self.corpus = replace(
             self.corpus, similar=unlabelled.similar, restricted=len(unlabelled.others) > 0
         )
         return unlabelled
 
-    def _characters(self, per_minute: int, most: int) -> int:
+    def _characters(self, per_minute: int) -> int:
         """A number of characters per minute, up to a maximum, for the whole run."""
         factor = _UNSPACED_FACTOR if self.kind == "chinese" else 1
-        return min(most, int(per_minute * max(1.0, self.recipe.minutes))) // factor
+        return min(_MOST_CHARACTERS, int(per_minute * max(1.0, self.recipe.minutes))) // factor
 
     def _mismatch_warning(self) -> str | None:
         """A warning if the unlabelled texts seem to be of another kind."""
@@ -207,17 +201,24 @@ class FitInput:
         return list(self._notices())
 
     def _notices(self) -> Iterator[str]:
-        yield _describe(self.rows, self.kind, len(self.read), self.recipe.minutes)
+        rows, task = self.rows, self.rows.task
+        labels = f", {len(task.labels)} labels" if task.name != "regress" else ""
+        words = {"ids": "ids", "chinese": "a script without spaces"}.get(self.kind, "words")
+        yield (
+            f"{task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
+            f"{len(self.read):,} unlabelled texts; compared on {rows.source}; "
+            f"{self.recipe.minutes:g} min"
+        )
         yield from self._unlabelled_notices()
         used = self.split.named(self.train).values()
-        if described := self.rows.task.describe_columns(self.train, used):
+        if described := task.describe_columns(self.train, used):
             yield f"columns: {described}"
         yield from self.notes
-        yield from self.rows.task.notes()
-        yield from (f"warning: {line}" for line in self.rows.task.warnings())
-        yield from split_notices(self.rows, self.split, self.original, self.dev)
-        rows, unit = self.rows.training, self.rows.task.unit
-        for empty in empty_texts(LabelledSplit("training", rows, str(self.train), unit)):
+        yield from task.notes()
+        yield from (f"warning: {line}" for line in task.warnings())
+        yield from split_notices(rows, self.split, self.original, self.dev)
+        split = LabelledSplit("training", rows.training, str(self.train), task.unit)
+        for empty in empty_texts(split):
             yield f"warning: {empty.line}"
 
     def _unlabelled_notices(self) -> Iterator[str]:
@@ -279,32 +280,26 @@ class FitInput:
 
 
 @contextlib.contextmanager
-def checked_input(
-    train: Any,
-    folder: Path,
-    dev: Any,
-    test: Any,
-    unlabelled: Any,
-    add: Any,
-    options: dict[str, Any],
-) -> Iterator[FitInput]:
+def checked_input(train: Any, folder: Path, options: Mapping[str, Any]) -> Iterator[FitInput]:
     """Yield the checked input of a run; unlabelled texts in memory are kept in temporary files.
 
     Args:
-        train: labelled rows, as for ``fit``; so are ``dev``, ``test``, ``unlabelled`` and ``add``.
+        train: labelled rows, as for ``fit``.
         folder: folder to write.
-        options: settings of ``FitRecipe`` by name.
+        options: ``dev``, ``test``, ``unlabelled``, ``add`` and settings of ``FitRecipe`` by name.
     """
+    options = with_label_columns(options)
+    unlabelled, add = options.pop("unlabelled", None), options.pop("add", None)
     unlabelled = () if unlabelled is None else unlabelled
+    data = {"train": train, **{name: options.pop(name, None) for name in ("dev", "test")}}
     with corpus_files(unlabelled) as texts:
         rows = {
-            name: Path(data)
-            if isinstance(data, str | os.PathLike)
-            else table_of(data, name=f"the {name} data", trim=True)
-            for name, data in (("train", train), ("dev", dev), ("test", test))
-            if data is not None
+            name: Path(source)
+            if isinstance(source, str | os.PathLike)
+            else table_of(source, name=f"the {name} data", trim=True)
+            for name, source in data.items()
+            if source is not None
         }
-        options = with_label_columns(options)
         named = {name: str(source) for name, source in rows.items() if isinstance(source, Path)}
         options |= {name: named.get(name) for name in ("dev", "test")}
         # The saved recipe must not name temporary files.
@@ -325,16 +320,6 @@ def checked_input(
             inputs = FitInput(recipe, rows, texts, folder, notes, original)
             _ = inputs.notices  # read from the files too
         yield inputs
-
-
-def _describe(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
-    """Describe the training data in one line."""
-    labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
-    words = {"ids": "ids", "chinese": "a script without spaces"}.get(kind, "words")
-    return (
-        f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
-        f"{unlabelled:,} unlabelled texts; compared on {rows.source}; {minutes:g} min"
-    )
 
 
 def _content(source: Path | MemoryTable, name: str) -> dict[str, str]:

@@ -46,9 +46,6 @@ class LabelledRows:
     """Labelled rows and their folds for model selection.
 
     Args:
-        task: task with known labels.
-        rows: all rows.
-        targets: targets of all rows.
         folds: pairs of (training indices, held-out indices). Models are compared on the held-out
             rows of all folds.
         refit: whether final models may be trained on all rows, that is, there is no dev file.
@@ -123,14 +120,9 @@ def find_task(
     name: str | None = None,
     label_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
-    """Detect the task of a file from its labels.
-
-    Args:
-        path: file of labelled rows.
-        columns: columns named by the user.
-        name: name of the task if the user gave one.
-        label_options: the settings ``separator``, ``label_names`` and ``skip_unlabelled`` if
-            the user gave them.
+    """The task of a file: the named one, or detected from the labels. ``columns`` and
+    ``label_options``, settings of the task by name, are those that the user gave; None is not
+    given.
 
     Raises:
         InputError: ``fit`` does not support the task; the message names the right command.
@@ -184,19 +176,12 @@ def read_labelled(
     per_label: int | None = None,
     split: SplitColumns = _BY_TEXT,
 ) -> LabelledRows:
-    """Read labelled rows and split them into folds.
+    """Read labelled rows and split them into folds; the labels are added to the task.
 
     With a dev file, its rows are held out. With a column of times, the latest rows are. Otherwise a
     part of the training rows is held out, or, if there are few rows, they are cross-validated. Rows
-    that share a text or a group stay together.
-
-    Args:
-        task: task; the labels are added to it.
-        train: file of training rows.
-        dev: file of held-out rows.
-        seed: seed of the random splits.
-        per_label: number of rows per label to sample from ``train``; by default all.
-        split: columns of groups and times.
+    that share a text or a group stay together. ``per_label``: number of rows per label to sample
+    from ``train``; by default all.
 
     Raises:
         InputError: rows or labels cannot be used.
@@ -253,14 +238,7 @@ def read_labelled(
 def split_notices(
     rows: LabelledRows, split: SplitColumns, train: Source, dev: Source | None
 ) -> Iterator[str]:
-    """Messages about groups and times.
-
-    Args:
-        rows: the rows.
-        split: columns of groups and times.
-        train: file of training rows.
-        dev: file of held-out rows.
-    """
+    """Messages about groups and times."""
     name = split.group
     if rows.period:
         yield f"times: {rows.period}"

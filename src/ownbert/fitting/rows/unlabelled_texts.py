@@ -72,14 +72,9 @@ class Corpus:
 
 @dataclass(frozen=True)
 class UnlabelledTexts:
-    """Distinct unlabelled texts, none of which is a labelled one.
-
-    Args:
-        similar: texts like the labelled ones, filled up to a minimum with the most similar others;
-            all texts if hardly any is different.
-        others: the other texts.
-        alike: number of texts like the labelled ones.
-    """
+    """Distinct unlabelled texts, none of which is a labelled one: those like the labelled texts,
+    filled up to a minimum with the most similar others, and the other texts; all are similar if
+    hardly any is different. ``alike`` are similar without the filling."""
 
     similar: Sequence[str]
     others: Sequence[str]
@@ -96,14 +91,12 @@ class UnlabelledTexts:
         characters: int,
         fewest: int,
     ) -> "UnlabelledTexts":
-        """Read texts up to a limit, and divide them.
+        """Read texts up to a limit of ``characters``, and divide them.
 
         Args:
-            texts: the unlabelled texts.
             labelled: texts of the training rows.
             known: texts to leave out, with their copies (see ``text_key``).
             kind: kind of text, one of ``ownbert.views.tokens.KINDS``.
-            characters: maximum number of characters.
             fewest: minimum number of characters of the labelled and similar texts together.
         """
         distinct: dict[str, None] = {}
@@ -123,16 +116,11 @@ class UnlabelledTexts:
     def __len__(self) -> int:
         return len(self.similar) + len(self.others)
 
-    @property
-    def texts(self) -> list[str]:
-        """The similar texts, then the others."""
-        return [*self.similar, *self.others]
-
-    def some(self, characters: int, most: int, seed: int) -> "UnlabelledTexts":
+    def some(self, characters: int, most: int, seed: int) -> tuple[list[str], list[str]]:
         """Texts up to these numbers of characters and texts: similar ones, then others."""
         similar = some_texts(self.similar, characters, most, seed)
         left = characters - sum(map(len, similar))
-        return UnlabelledTexts(similar, some_texts(self.others, left, most - len(similar), seed))
+        return similar, some_texts(self.others, left, most - len(similar), seed)
 
 
 def characters_to_read(learnt: int) -> int:
@@ -153,8 +141,8 @@ def some_texts(texts: Sequence[str], characters: int, most: int, seed: int) -> l
 def _similar(
     texts: Sequence[str], labelled: Sequence[str], kind: str, fewest: int
 ) -> tuple[np.ndarray, int]:
-    """(N) which texts are like labelled ones, with others up to a number of characters, and the
-    number without these others.
+    """(N) which texts are like labelled ones, with others up to the number of characters
+    ``fewest``, and the number without these others.
 
     By the likelihood ratio of their words among the labelled and among all texts (Moore and Lewis
     2010, "Intelligent selection of language model training data"), with a threshold from labelled
