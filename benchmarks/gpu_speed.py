@@ -26,7 +26,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.tasks.batched_forward import batches_by_tokens
+from ownbert.tasks.row_network import batches_by_tokens
 from ownbert.train.device import keep_memory
 from ownbert.train.flops import matmul_rate, training_flops
 

@@ -16,8 +16,8 @@ from ownbert.exporting.padded import PaddedModel
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.fill_mask import Filler
 from ownbert.inspect.trace.model_trace import trace_folder
-from ownbert.objectives.permutation_lm import PermutedSpans
-from ownbert.tasks.answer_spans import encode_contexts, split_context
+from ownbert.objectives.language_modelling import PermutedSpans
+from ownbert.tasks.answer import encode_contexts, split_context
 from ownbert.tasks.tag_rows import WordWindow, window_example
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close

@@ -31,7 +31,7 @@ from ownbert.inference.opened import describe_members
 from ownbert.language import translated
 from ownbert.run.precision_check import EACH_AGREES, check_vectors
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks import batched_forward as forward
+from ownbert.tasks import row_network as forward
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import change_weights

@@ -22,10 +22,10 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.nn.model import Model
 from ownbert.tables.delimited import open_rows
-from ownbert.tasks import batched_forward as forward
-from ownbert.tasks.batched_forward import forward_rows
-from ownbert.tasks.kinds import task_kinds
+from ownbert.tasks import row_network as forward
+from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.row_network import forward_rows
 from ownbert.tasks.rows import Row
 from support.kills import kill_when_written
 from support.tiny import contents, made
@@ -286,7 +286,7 @@ ALIKE = ("classify", "multilabel", "regress", "choose")
     "task",
     [
         pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
-        for name in task_kinds()
+        for name in KINDS
         if name not in ("embed", "image")
     ],
 )

@@ -22,10 +22,8 @@ from ownbert.objectives import (
     ReplacedToken,
     SentencePair,
 )
-from ownbert.objectives.causal_lm import causal_view
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Objective, unmasked
-from ownbert.objectives.replaced_token import corrupted_view
 from ownbert.pretraining.pretrain_recipe import PretrainTask
 from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.train.step import NotANumber, StepStats, count_targets, step
@@ -264,9 +262,10 @@ def test_the_next_token_is_told_from_those_before_alone():
         count += len(sequence) - 1
     assert loss.count == CausalLM().count(batch) == count
     torch.testing.assert_close(loss.total, total)
-    other = copy.deepcopy(causal_view(batch))
+    seen = CausalLM().to_view(batch, {})
+    other = copy.deepcopy(seen)
     other.token_ids[8] = 7  # the last token of the first sequence: nothing before may see it
-    hidden = [tiny_model().eval()(b).hidden[:8] for b in (causal_view(batch), other)]
+    hidden = [tiny_model().eval()(b).hidden[:8] for b in (seen, other)]
     torch.testing.assert_close(hidden[0], hidden[1], rtol=0, atol=0)
 
 
@@ -277,7 +276,7 @@ def test_replaced_tokens_are_drawn_from_the_generator():
     logits = torch.full((len(batch.masked_ids), 40), -1e9)
     logits[:, 11], logits[:, 30] = 0.0, float(np.log(3.0))
     torch.manual_seed(0)
-    given = corrupted_view(batch, logits)
+    given = ReplacedToken().to_view(batch, {"mlm": logits})
     drawn = given.token_ids[batch.masked_positions]
     assert set(drawn.tolist()) == {11, 30}
     assert (drawn == 30).float().mean() == pytest.approx(0.75, abs=0.02)

@@ -9,9 +9,9 @@ import torch
 from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import XLNET_STRUCTURE, EncoderConfig
 from ownbert.objectives import PermutationLM
+from ownbert.objectives.language_modelling import PermutedSpans
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import unmasked
-from ownbert.objectives.permutation_lm import PermutedSpans, permuted_view
 from ownbert.pretraining.init_weights import new_learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe, PretrainTask
 
@@ -54,7 +54,7 @@ def test_special_tokens_are_no_targets_and_there_is_one_in_any_text(seed: int):
 def test_the_view_puts_words_back_and_ranks_the_targets():
     texts = [np.arange(5, 5 + n) for n in (12, 1, 30)]
     batch = pack([example(ids, i) for i, ids in enumerate(texts)])
-    seen = permuted_view(batch)
+    seen = PermutationLM().to_view(batch, {})
     assert torch.equal(seen.token_ids, torch.from_numpy(np.concatenate(texts)))
     assert seen.layout.ranks is not None
     assert torch.equal(unmasked(batch), seen.token_ids)
@@ -67,7 +67,7 @@ def test_the_view_puts_words_back_and_ranks_the_targets():
         range(batch.tokens, batch.tokens + len(batch.masked_positions))
     )
     with pytest.raises(ValueError, match="names an order of its targets"):
-        permuted_view(replace(batch, order=None))
+        PermutationLM().to_view(replace(batch, order=None), {})
 
 
 def learner() -> Learner:

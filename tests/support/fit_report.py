@@ -16,8 +16,7 @@ from ownbert.fitting.report.contents import (
 )
 from ownbert.fitting.report.drift import compare_texts
 from ownbert.fitting.report.learning_curve import fit_learning_curve
-from ownbert.tasks.label_errors import find_label_errors
-from ownbert.tasks.metrics import score_labels
+from ownbert.tasks.metrics import find_label_errors, score_labels
 
 HOSTILE = (
     "</script><script>document.title = 'broken'</script>",

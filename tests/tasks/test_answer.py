@@ -13,9 +13,9 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.answer import QuestionAnsweringTask, QuestionRow
-from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.finetune_recipe import TaskSettings
 from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.row_network import forward_rows
 from ownbert.tasks.text_input import TextInputBuilder
 
 

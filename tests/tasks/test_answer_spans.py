@@ -11,8 +11,9 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.tasks.answer import QuestionAnsweringTask, QuestionRow, SpanObjective
-from ownbert.tasks.answer_spans import (
+from ownbert.tasks.answer import (
+    QuestionAnsweringTask,
+    QuestionRow,
     WindowPosition,
     best_span,
     best_spans,
@@ -21,7 +22,7 @@ from ownbert.tasks.answer_spans import (
     split_context,
     token_span,
 )
-from ownbert.tasks.row_objectives import RDrop
+from ownbert.tasks.row_objectives import RDrop, SpanObjective
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders

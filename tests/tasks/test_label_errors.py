@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.tasks.label_errors import find_label_errors
+from ownbert.tasks.metrics import find_label_errors
 
 
 def planted(rows: int = 1200, classes: int = 6, wrong: int = 60, seed: int = 0):

@@ -17,9 +17,9 @@ from ownbert.files.json_files import read_yaml
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.start.words_in_use import WordsInUse
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.row_network import forward_rows
 from ownbert.tasks.row_objectives import RDrop, SingleLabelObjective, symmetric_kl
 from ownbert.tasks.rows import Row
 

@@ -1,4 +1,5 @@
-"""A task that is declared here alone trains, predicts, is served, exported and explained."""
+"""A task with a head of its own, declared here alone, trains from the command line, predicts, is
+served, exported and explained."""
 
 import csv
 import random
@@ -10,11 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.nn.functional as F
+import typer
+from torch import nn
+from typer.testing import CliRunner
 
 import ownbert
+from ownbert.cli.command import command_function
+from ownbert.cli.train_commands import finetuning_command
+from ownbert.config.encoder import EncoderConfig
+from ownbert.config.head_spec import HEADS, HeadKind, HeadSpec
 from ownbert.objectives.objective import Loss
 from ownbert.tables.columns import COLUMNS
-from ownbert.tasks.kinds import SENTENCE_SETTINGS, TaskKind, task_kinds
+from ownbert.tasks.kinds import KINDS, SENTENCE_SETTINGS, TaskKind
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective, mean_per_row
 from ownbert.tasks.rows import PLAIN_OUTPUT, Row
@@ -23,9 +31,21 @@ from ownbert.tasks.task import DEFAULT
 from support.serving import served
 
 
+class LoudnessHead(nn.Module):
+    """The largest value of each dimension among the tokens of a text: (T, D) -> (B, 1)."""
+
+    def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, outputs)
+
+    def forward(self, hidden: Any, pooled: Any, batch: Any) -> Any:
+        return self.dense(batch.layout.largest(hidden))
+
+
 @dataclass(frozen=True)
 class LoudnessObjective(RowObjective):
     name: str = "loudness"
+    head: str = "loudness"
 
     def __call__(self, logits: Any, batch: Any) -> Loss:
         found = mean_per_row(logits.float(), batch)[:, 0]
@@ -37,7 +57,7 @@ class LoudnessObjective(RowObjective):
 class LoudnessTask(SentenceTask):
     """Whether a text is loud: one logit, and the share of loudness as the prediction."""
 
-    name = "loudness"
+    name = head = "loudness"
     purpose = "says how loud a text is"
     metrics = ("accuracy",)
     problem_type = None
@@ -73,19 +93,20 @@ class LoudnessTask(SentenceTask):
         return Scores(values={"accuracy": float(np.mean(right))})
 
 
+HEAD = HeadKind(module=f"{__name__}:LoudnessHead", outputs=None, exported=("logits",))
 KIND = TaskKind(
     task=f"{__name__}:LoudnessTask",
     help="How loud a text is.",
     settings=SENTENCE_SETTINGS,
     columns=COLUMNS["classify"],
-    pipeline="text-classification",
 )
 
 
 @pytest.fixture(scope="module")
 def registered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(task_kinds(), "loudness", KIND)  # pyright: ignore
+        patch.setitem(KINDS, "loudness", KIND)
+        patch.setitem(HEADS, "loudness", HEAD)
         yield
 
 
@@ -106,13 +127,16 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(
     registered: None, rows: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    path = tmp_path_factory.mktemp("loudness") / "model"
-    given: Any = {"train": rows, "dev": rows, "epochs": 4, "precision": "float32", "quiet": True}
-    ownbert.finetune("loudness", model=pretrained, output=path, **given)
+    path, app = tmp_path_factory.mktemp("loudness") / "model", typer.Typer()
+    app.command("loudness")(command_function(finetuning_command("loudness", KIND)))
+    files = ["--model", str(pretrained), "--train", str(rows), "--dev", str(rows), "-o", str(path)]
+    done = CliRunner().invoke(app, [*files, "--epochs", "4", "--precision", "float32", "--quiet"])
+    assert done.exit_code == 0, done.output
     return path
 
 
 def test_it_learns_and_predicts(folder: Path, rows: Path, tmp_path: Path):
+    assert [*ownbert.load(folder).heads] == ["loudness"]
     assert ownbert.evaluate(folder, rows).values["accuracy"] > 0.9
     loud, quiet = ownbert.Predictor(folder)(["red1 red2 red3", "w1 w2 w3"])
     assert loud["score"] > 0.5 > quiet["score"]

@@ -13,10 +13,9 @@ from ownbert.batches.sampled_softmax import CandidateSampler
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.nn.model import Model
+from ownbert.objectives.language_modelling import MaskedLM, ReplacedToken
 from ownbert.objectives.learner import Learner
-from ownbert.objectives.masked_lm import MaskedLM
 from ownbert.objectives.objective import unmasked
-from ownbert.objectives.replaced_token import ReplacedToken
 from ownbert.objectives.span_corruption_lm import SpanCorruptionLM
 from ownbert.pretraining.pretrain_recipe import PretrainModel
 from ownbert.train.flops import matmul_rate, step_flops, training_flops

@@ -303,9 +303,9 @@ def usage_message(error: Any) -> str:
     message = error.format_message().rstrip(".").removeprefix("Invalid value for ")
     ctx = getattr(error, "ctx", None)
     if wrong := re.match(r"No such command '(.+?)'", message):
-        from ownbert.tasks.kinds import task_kinds
+        from ownbert.tasks.kinds import KINDS
 
-        if instead := meant(ctx.command_path if ctx else "", wrong[1], task_kinds()):
+        if instead := meant(ctx.command_path if ctx else "", wrong[1], KINDS):
             return f"no such command {wrong[1]!r}: {instead}"
     message = message[:1].lower() + message[1:]
     unknown = re.match(r"No such option: (-\d\S*)", message, re.I)

@@ -104,7 +104,7 @@ class FindCommand(o.TextFiles, o.Quiet):
     def run(self) -> None:
         from ownbert.inference.prediction_writer import PredictionWriter
         from ownbert.tables.columns import read_texts
-        from ownbert.tasks.batched_forward import blocks
+        from ownbert.tasks.row_network import blocks
         from ownbert.unlabelled.index import Index
 
         if self.by == "words" and self.model is not None:

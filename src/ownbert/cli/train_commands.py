@@ -18,7 +18,7 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import changed, same_setting, setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.tasks.kinds import TaskKind, task_kinds
+from ownbert.tasks.kinds import KINDS, TaskKind
 from ownbert.terminal import echo, say
 from ownbert.train.training_settings import DATA, RUN
 
@@ -195,7 +195,7 @@ def _finetuning_options(task: str, kind: TaskKind) -> RecipeOptions:
     )
 
 
-def _finetuning(task: str, kind: TaskKind) -> type[o.Training]:
+def finetuning_command(task: str, kind: TaskKind) -> type[o.Training]:
     class Finetune(o.Training):
         settings: Any = _finetuning_options(task, kind)
 
@@ -212,9 +212,9 @@ def _finetuning(task: str, kind: TaskKind) -> type[o.Training]:
     return Finetune
 
 
-for _task, _kind in task_kinds().items():
+for _task, _kind in KINDS.items():
     for _name in filter(None, (_task, _kind.alias)):
-        _function = command_function(_finetuning(_task, _kind))
+        _function = command_function(finetuning_command(_task, _kind))
         finetune_app.command(_name, hidden=_name != _task)(_function)
 
 

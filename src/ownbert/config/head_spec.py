@@ -8,10 +8,52 @@ from ownbert.config import ACTIVATIONS, RATE_CHECK
 
 # How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
-HEADS = (
-    *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
-    *("embedding", "generator", "beam_span"),
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadKind:
+    """What is known of a kind of head before torch is loaded.
+
+    Args:
+        module: its module and class in ``nn``.
+        outputs: number of outputs; None: one for each label; 0: the class decides.
+        pools: whether it reads the pooler's output by default.
+        exported: outputs of an exported file that tasks read; empty: hidden states.
+        per_token: whether these have a row for each token, not for each sequence.
+    """
+
+    module: str
+    outputs: int | None = 0
+    pools: bool = False
+    exported: tuple[str, ...] = ()
+    per_token: bool = False
+
+
+_NN = "ownbert.nn.output_heads:"
+HEADS: dict[str, HeadKind] = {
+    "mlm": HeadKind(module=f"{_NN}MaskedLMHead"),
+    "nsp": HeadKind(module=f"{_NN}NextSentenceHead", pools=True),
+    "sop": HeadKind(module=f"{_NN}NextSentenceHead", pools=True),
+    "classification": HeadKind(
+        module=f"{_NN}ClassificationHead", outputs=None, pools=True, exported=("logits",)
+    ),
+    "choice": HeadKind(
+        module=f"{_NN}ClassificationHead", outputs=1, pools=True, exported=("logits",)
+    ),
+    "tokens": HeadKind(
+        module=f"{_NN}TokenHead", outputs=None, exported=("logits",), per_token=True
+    ),
+    "span": HeadKind(
+        module=f"{_NN}TokenHead",
+        outputs=2,
+        exported=("start_logits", "end_logits"),
+        per_token=True,
+    ),
+    "discriminator": HeadKind(module=f"{_NN}DiscriminatorHead"),
+    "embedding": HeadKind(module=f"{_NN}EmbeddingHead"),
+    "generator": HeadKind(module=f"{_NN}NextTokenHead"),
+    "beam_span": HeadKind(module=f"{_NN}BeamSpanHead"),
+}
 # Number of classes; the largest published label sets are about this large.
 MOST_LABELS = 1_000_000
 
@@ -45,7 +87,7 @@ class HeadSpec:
         dense_dropout: dropout rate before the dense layer, by default ``dropout``.
     """
 
-    kind: str = field(metadata={"check": one_of(*HEADS)})
+    kind: str = field(metadata={"check": lambda name, value: one_of(*HEADS)(name, value)})
     pooling: str = checked("pooler", one_of("pooler", *POOLINGS))
     dense: str | None = checked(None, maybe(one_of(*ACTIVATIONS)))
     dropout_first: bool = checked(True, truth)
@@ -75,7 +117,12 @@ class HeadSpec:
 
     @property
     def needs_pooler(self) -> bool:
-        return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
+        return self.kind in HEADS and HEADS[self.kind].pools and self.pooling == "pooler"
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it has one output for each label."""
+        return self.kind in HEADS and HEADS[self.kind].outputs is None
 
 
 # The schema of a head in config.json.

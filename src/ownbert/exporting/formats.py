@@ -228,7 +228,7 @@ def write_export_card(
     """Write README.md into the folder ``new``, which is moved to one called ``name`` afterwards;
     ``notes`` are steps that the file does not include."""
     config, family = description.config, description.family.model_type
-    labels = description.labels if {*graph.kinds} & {"classification", "tokens"} else ()
+    labels = description.labels if any(s.labelled for s in description.specs) else ()
     values = {
         "family": family,
         "config": config,

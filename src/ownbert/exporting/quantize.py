@@ -236,7 +236,7 @@ def write_quantize_card(
 ) -> None:
     """Write README.md into the folder ``new``, which is moved to one called ``name`` afterwards."""
     config, family = description.config, description.family.model_type
-    labelled = {spec.kind for spec in description.specs} & {"classification", "tokens"}
+    labelled = any(spec.labelled for spec in description.specs)
     values = {
         "family": family,
         "config": config,

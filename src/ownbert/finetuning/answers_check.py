@@ -8,8 +8,8 @@ from ownbert.checkpoint.agreement import ANSWERS
 from ownbert.nn.model import Model
 from ownbert.nn.packed.prepack import prepack_for_heads
 from ownbert.run.precision_check import PrecisionCheck, of_cosines
-from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.row_network import forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows

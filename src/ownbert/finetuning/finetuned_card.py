@@ -24,7 +24,7 @@ from ownbert.run.model_card import (
     table,
 )
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.tasks.kinds import task_kinds
+from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.watch.log import CURVES
@@ -91,7 +91,7 @@ def write_card(
         "own_head": own_head,
         "auto_class": "AutoModel" + (suffix.group() if suffix and not own_head else ""),
     }
-    front = {"library_name": task.library, "pipeline_tag": task_kinds()[task.name].pipeline}
+    front = {"library_name": task.library, "pipeline_tag": KINDS[task.name].pipeline}
     base = None if recipe.model.new else recipe.model.folder
     return save_card(folder, front, __file__, values, name=name, base=base)
 

@@ -47,7 +47,7 @@ from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.finetune_recipe import TEXT_TASKS, FinetuneRecipe, TaskSettings
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RDrop
-from ownbert.tasks.soft_targets import is_soft
+from ownbert.tasks.rows import is_soft
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
@@ -71,7 +71,7 @@ class FinetuningRun(TrainingRun):
     Args:
         recipe: recipe of the run.
         rows: training rows, and dev rows or None, instead of the recipe's files; training rows may
-            have soft targets (``tasks/soft_targets.py``).
+            have soft targets (``tasks/rows.py``).
         sources: rows in memory that the task reads instead of the training and dev files.
         labels: labels of the task, in the order of soft targets; by default learnt from the rows.
         like: another run, whose task (with its labels) and model are reused.

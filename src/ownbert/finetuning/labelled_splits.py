@@ -14,14 +14,13 @@ from ownbert.language.messages import Option
 from ownbert.nn.model import Model
 from ownbert.objectives.objective import Objective
 from ownbert.tables.memory import MemoryTable
-from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.related_rows import SplitColumns, group_warnings, split_by_time
-from ownbert.tasks.rows import Row
+from ownbert.tasks.row_network import forward_rows
+from ownbert.tasks.rows import Row, refuse_soft_targets
 from ownbert.tasks.sentence_task import SentenceTask
-from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 from ownbert.tasks.thresholds import Aim

@@ -13,8 +13,7 @@ import numpy as np
 from ownbert.exceptions import InputError
 from ownbert.tasks.embed import EmbeddingTask
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
-from ownbert.tasks.rows import Row
-from ownbert.tasks.soft_targets import is_soft
+from ownbert.tasks.rows import Row, is_soft
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import OutOfTime, check_time, time_limit

@@ -45,7 +45,7 @@ from ownbert.inference.chance import metrics_by_chance
 from ownbert.inference.engines import Compute
 from ownbert.inference.opened_blend import Members, score_all
 from ownbert.tables.tables import place_within
-from ownbert.tasks.label_errors import find_label_errors
+from ownbert.tasks.metrics import find_label_errors
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row

@@ -26,7 +26,7 @@ from ownbert.inference.row_summary import write_training_rows
 from ownbert.language import translated
 from ownbert.run.file_names import HELD_OUT
 from ownbert.run.model_card import MAX_ROWS, in_words, save_card, table
-from ownbert.tasks.kinds import task_kinds
+from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.task import KEY, Task, task_class
 from ownbert.views.blending import fit_blend, from_scores
 from ownbert.views.linear_models import STRENGTHS, fit_linear
@@ -169,7 +169,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     }
     # Without a network there is nothing for Transformers to load.
     library = task.library if network else "ownbert"
-    front = {"library_name": library, "pipeline_tag": task_kinds()[task.name].pipeline}
+    front = {"library_name": library, "pipeline_tag": KINDS[task.name].pipeline}
     return save_card(folder, front, __file__, values)
 
 

@@ -36,8 +36,8 @@ from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.memory import is_list, is_table, items
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.embedding_config import POOLINGS, read_embedding_config, write_changes
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.text_input import TextInputBuilder, UnknownWords, truncation_warning
 from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import PRECISIONS, pick_device, pick_precision

@@ -14,6 +14,7 @@ import numpy as np
 from ownbert.batches.example import Example, padded, split_sequences
 from ownbert.checks import anything, record
 from ownbert.config.encoder import EncoderConfig
+from ownbert.config.head_spec import HEADS
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.inference.engines import Choice, ExportedFile, first_line, missing_output
@@ -23,13 +24,6 @@ CRF = "crf.json"
 HIDDEN, LOGITS = "last_hidden_state", "logits"
 # Output of models with heads for masked words and for sentence pairs.
 MASKS_OF_BOTH = "prediction_logits"
-# Outputs of each head, and whether they have one row per token rather than per sequence.
-_OUTPUTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "classification": ((LOGITS,), False),
-    "choice": ((LOGITS,), False),
-    "tokens": ((LOGITS,), True),
-    "span": (("start_logits", "end_logits"), True),
-}
 # Sequences are grouped by length and padded to the longest of the group. Padding may be this share
 # of the group's positions, or a few positions, which cost less than another call.
 _PADDING, _FEW_PLACES = 0.1, 16
@@ -97,8 +91,8 @@ class ExportedNetwork:
         ids, types = split_sequences(examples)
         if head == "embedding":
             return self._pooled(ids, types, self.pooling)
-        names, per_token = _OUTPUTS[head]
-        return self._packed(ids, types, names, per_token=per_token, choices=head == "choice")
+        kind, choices = HEADS[head], head == "choice"
+        return self._packed(ids, types, kind.exported, per_token=kind.per_token, choices=choices)
 
     def likeliest(
         self, examples: Sequence[Example], known: np.ndarray, top: int
@@ -210,7 +204,7 @@ class ExportedNetwork:
 
 def outputs_of(head: str) -> tuple[str, ...]:
     """The exported outputs of a task's head; empty for other heads."""
-    return (HIDDEN,) if head == "embedding" else _OUTPUTS.get(head, ((), False))[0]
+    return (HIDDEN,) if head == "embedding" else HEADS[head].exported
 
 
 def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:

@@ -24,7 +24,7 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable
-from ownbert.tasks.batched_forward import blocks, forward_rows
+from ownbert.tasks.row_network import blocks, forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning

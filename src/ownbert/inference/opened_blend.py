@@ -15,7 +15,7 @@ from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
 from ownbert.language.messages import Option
 from ownbert.run.file_names import BLEND
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import check_time, clock_seconds

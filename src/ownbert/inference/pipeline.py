@@ -24,8 +24,8 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import REPORT
 from ownbert.tables.columns import ColumnNames, usual_names
 from ownbert.tables.memory import as_record, is_list, items
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 

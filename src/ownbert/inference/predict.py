@@ -41,9 +41,9 @@ from ownbert.tables.columns import id_column as id_column_of
 from ownbert.tables.tables import columns as columns_of
 from ownbert.tables.tables import is_known, kind_of, read_values
 from ownbert.tables.texts_or_files import text_or_file
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 

@@ -31,7 +31,7 @@ from ownbert.inference.shards import DealtRows, part_of
 from ownbert.inference.vector_files import Record, as_inputs, records_of, sources_of
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.text_input import UnknownWords
 
 FALSE_ALARMS = 0.01

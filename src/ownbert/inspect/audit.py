@@ -33,9 +33,9 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import CANARIES
 from ownbert.run.model_card import CARD, cell, table
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import auroc
 from ownbert.tasks.related_rows import row_key, text_key
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.task import NoTaskHead
 from ownbert.views.tokens import marks
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.tasks.answer import compare
-from ownbert.tasks.label_errors import find_label_errors
+from ownbert.tasks.metrics import find_label_errors
 from ownbert.tasks.rows import Row
 from ownbert.tasks.tag import are_entity_tags, entities
 

@@ -97,8 +97,7 @@ class Model(nn.Module):
         self.model_type = model_type
         specs = [HeadSpec(head) if isinstance(head, str) else head for head in heads]
         self.specs = {spec.kind: spec for spec in specs}
-        labelled = self.specs.keys() & {"classification", "tokens"}
-        self.labels = tuple(labels) if labelled else ()
+        self.labels = tuple(labels) if any(spec.labelled for spec in specs) else ()
         self.encoder = Encoder(config)
         self.decoder = None if decoder is None else Encoder(decoder)
         self.second_reading = second_reading

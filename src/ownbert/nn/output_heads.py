@@ -5,6 +5,7 @@ head takes hidden states (T, D), the pooler's output (B, D) or None, and the bat
 """
 
 from collections.abc import Sequence
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
@@ -241,7 +242,7 @@ class BeamSpanHead(nn.Module):
     Source: Yang et al. 2019, released code (SQuAD).
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
         size = config.hidden_size
         self.start = Linear(size, 1)
@@ -326,22 +327,11 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
     """Create the head described by ``spec`` for an encoder, with one output per label."""
     known("pooler", *POOLINGS)("pooling", spec.pooling)
     maybe(known(*POOLINGS))("segments", spec.segments)
-    if spec.kind == "mlm":
-        return MaskedLMHead(config, spec)
-    if spec.kind in ("nsp", "sop"):
-        return NextSentenceHead(config, spec)
-    if spec.kind in ("classification", "choice"):
-        outputs = 1 if spec.kind == "choice" else len(labels)
-        return ClassificationHead(config, spec, spec.output or outputs)
-    if spec.kind in ("tokens", "span"):
-        outputs = 2 if spec.kind == "span" else len(labels)
-        return TokenHead(config, spec, spec.output or outputs)
-    if spec.kind == "generator":
-        return NextTokenHead(config, spec)
-    if spec.kind == "embedding":
-        return EmbeddingHead(config, spec)
-    if spec.kind == "beam_span":
-        return BeamSpanHead(config)
-    if spec.kind == "discriminator":
-        return DiscriminatorHead(config, spec)
-    raise InputError("head {kind!r} is not known; use one of {heads}", spec.kind, ", ".join(HEADS))
+    if (kind := HEADS.get(spec.kind)) is None:
+        raise InputError(
+            "head {kind!r} is not known; use one of {heads}", spec.kind, ", ".join(HEADS)
+        )
+    head = resolve_name(kind.module)
+    if kind.outputs == 0:
+        return head(config, spec)
+    return head(config, spec, spec.output or kind.outputs or len(labels))

@@ -1,17 +1,13 @@
-"""What is learnt: one module per objective, and the table of those of pretraining.
+"""What is learnt: the objectives, and the table of those of pretraining.
 
 Nothing here loads torch or numpy before an objective is used: ``--help`` reads the table too.
 """
 
 from collections.abc import Collection, Mapping
 
-from ownbert.objectives.bag_of_words import BagOfWords
-from ownbert.objectives.causal_lm import CausalLM
-from ownbert.objectives.masked_lm import MaskedLM
+from ownbert.objectives.language_modelling import CausalLM, MaskedLM, PermutationLM, ReplacedToken
 from ownbert.objectives.objective import PretrainingObjective
-from ownbert.objectives.permutation_lm import PermutationLM
-from ownbert.objectives.replaced_token import ReplacedToken
-from ownbert.objectives.sentence_pair import SentenceOrder, SentencePair
+from ownbert.objectives.pooled_objectives import BagOfWords, SentenceOrder, SentencePair
 from ownbert.objectives.span_corruption_lm import SpanCorruptionLM
 
 # By the names in recipes, in the order of the log.

@@ -23,7 +23,7 @@ from ownbert.inspect.internals.attention_weights import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.exchange import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts
-from ownbert.tasks.kinds import task_kinds
+from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.rows import OutputOptions, Row
 from ownbert.tasks.tag import TaggedSentence, tagged_words
 from ownbert.tasks.task import NoTaskHead
@@ -179,7 +179,7 @@ class ServedModel:
         return self._pipeline_of(self.task)
 
     def _pipeline_of(self, operation: str) -> str:
-        kind = task_kinds().get(operation)
+        kind = KINDS.get(operation)
         return _PIPELINES[operation] if kind is None else kind.pipeline
 
     @property

@@ -14,43 +14,24 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ownbert.batches.batch import Batch
 from ownbert.batches.example import Example
 from ownbert.exceptions import InputError, in_short, percent
-from ownbert.objectives.objective import Loss
-from ownbert.tables.squad import Question, read_questions
+from ownbert.tables.squad import read_questions
 from ownbert.tables.tables import Source
-from ownbert.tasks.answer_spans import (
-    END,
-    LONGEST_QUESTION,
-    START,
-    EncodedContext,
-    QuestionWindows,
-    Span,
-    best_span,
-    best_spans,
-    characters,
-    encode_contexts,
-    null_span,
-    probability,
-    split_context,
-    token_span,
-)
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_network import RowNetwork
-from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
-from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
+from ownbert.tasks.text_input import END, START, EncodedRows, TextInputBuilder, join
+from ownbert.text.character_spans import span_in
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
+    from ownbert.objectives.objective import Objective
 
 
 # Maximum number of answers to a question.
@@ -63,6 +44,8 @@ _HAS_CHINESE = re.compile(f"[{_CHINESE}]")
 _CHINESE_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 # A Chinese character, a word or number, or a punctuation mark.
 _SEGMENTS = re.compile(rf"[{_CHINESE}]|[^\W{_CHINESE}]+(?:[.,'][^\W{_CHINESE}]+)*|[^\w\s]")
+# Maximum tokens of a question; the rest is truncated (Devlin et al. 2019, run_squad.py).
+LONGEST_QUESTION = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +56,64 @@ class QuestionRow(Row):
     where: str = ""
 
 
-@dataclass(frozen=True)
-class EncodedQuestion:
-    """The windows of a row, and the character offsets (tokens, 2) of its context."""
+class EncodedContext(NamedTuple):
+    """The ids (tokens) of a text, and their character offsets (tokens, 2), end exclusive."""
 
-    windows: QuestionWindows
+    ids: np.ndarray
     offsets: np.ndarray
+
+
+class WindowPosition(NamedTuple):
+    """The position of a window: its tokens ``start`` to ``end`` (exclusive) in the concatenated
+    windows of its question, its first context token there (``first``) and in the context
+    (``begin``), its number of context tokens, and the index of [CLS], the first token, or the last
+    one in XLNet."""
+
+    start: int
+    end: int
+    first: int
+    begin: int
+    size: int
+    cls: int
+
+
+@dataclass(frozen=True)
+class QuestionWindows:
+    """A question with the token ids and types of each of its windows, and the character offsets
+    (tokens, 2) of its context; ``truncated``: whether the question or the context was."""
+
+    pieces: tuple[tuple[np.ndarray, np.ndarray], ...]
+    positions: tuple[WindowPosition, ...]
+    truncated: bool
+    offsets: np.ndarray
+
+    def examples(self, span: tuple[int, int] | None) -> list[Example]:
+        """One example per window, by the first and last token of the answer in the context; [CLS]
+        is the answer in windows that do not contain all of it."""
+        examples = []
+        for (ids, types), window in zip(self.pieces, self.positions, strict=True):
+            start = end = window.cls - window.start
+            if (
+                span is not None
+                and window.begin <= span[0]
+                and span[1] < window.begin + window.size
+            ):
+                start, end = (window.first - window.start - window.begin + at for at in span)
+            tags = np.zeros(len(ids), dtype=np.int8)
+            tags[start] |= START
+            tags[end] |= END
+            examples.append(Example(ids, types, tags=tags))
+        return examples
+
+
+class Span(NamedTuple):
+    """Tokens ``first`` to ``last`` (inclusive) of the context, in a window; ``score`` is the sum of
+    the start and end logits."""
+
+    score: float
+    window: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -148,11 +183,16 @@ class QuestionAnsweringTask(Task):
     # Reading.
 
     def read(self, path: Source) -> list[Row]:
-        return [_row(q, q.answers) for q in read_questions(path, self.columns)]
+        return list(self._rows(path, labelled=True))
 
     def stream(self, path: Source) -> Iterator[Row]:
-        questions = read_questions(path, self.columns, labelled=False)
-        return (_row(question, None) for question in questions)
+        return self._rows(path, labelled=False)
+
+    def _rows(self, path: Source, *, labelled: bool) -> Iterator[Row]:
+        questions = read_questions(path, self.columns, labelled=labelled)
+        for q in questions:
+            texts, answers = (q.question, q.context), q.answers if labelled else None
+            yield QuestionRow(q.line, texts, answers, q.where, id=q.id)
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         self.tuned = self.settings.threshold is None and any(not row.target for row in rows)
@@ -175,33 +215,35 @@ class QuestionAnsweringTask(Task):
         examples, notes, truncated = [], [], 0
         for row in rows:
             question, context = ids[row.texts[0]], contexts[row.texts[1]]
-            span = _span(row, context)
+            # The first answer found in the context.
+            spans = (
+                token_span(context, start, start + len(text))
+                for text, start in row.target or ()
+                if start is not None
+            )
+            span = next(filter(None, spans), None)
             if training and row.target and span is None:
                 self.left_out.append(getattr(row, "where", "") or f"line {row.line}")
                 continue
-            windows = split_context(
-                question,
-                context,
-                builder,
-                stride=self.settings.stride,
-                most=self.settings.max_windows,
-            )
+            stride, most = self.settings.stride, self.settings.max_windows
+            windows = split_context(question, context, builder, stride=stride, most=most)
             truncated += windows.truncated
             pieces = windows.examples(span)
             if training:
                 examples += pieces
                 continue
-            known = row.target is not None
             tags = np.concatenate([piece.tags for piece in pieces if piece.tags is not None])
-            examples.append(join(pieces, tags=tags if known else None))
-            notes.append(EncodedQuestion(windows, context.offsets))
+            examples.append(join(pieces, tags=None if row.target is None else tags))
+            notes.append(windows)
         if not examples:
             raise InputError(
                 "{left_out}: no row has an answer that occurs in its context", self.left_out[0]
             )
         return EncodedRows(examples, truncated, notes)
 
-    def objective(self, model: "Model") -> "SpanObjective":
+    def objective(self, model: "Model") -> "Objective":
+        from ownbert.tasks.row_objectives import SpanObjective
+
         return SpanObjective()
 
     def raw(
@@ -214,35 +256,48 @@ class QuestionAnsweringTask(Task):
         if not self.tuned:
             return
         answers = [self._best(*each) for each in zip(raws, rows, encoded.notes, strict=True)]
-        pairs = zip(rows, answers, strict=True)
-        self.threshold = best_threshold(
-            np.asarray([answer.difference for answer in answers]),
-            np.asarray([compare(_texts(row), answer.text)[1] for row, answer in pairs]),
-            np.asarray([bool(row.target) for row in rows]),
-        )
+        f1 = [
+            compare([gold.text for gold in row.target], answer.text)[1]
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+        differences = np.asarray([answer.difference for answer in answers])
+        has_answer = np.asarray([bool(row.target) for row in rows])
+        self.threshold = best_threshold(differences, np.asarray(f1), has_answer)
 
-    def decide(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
+    def decide(self, raw: np.ndarray, row: Row, note: QuestionWindows) -> PredictedAnswer:
         best = self._best(raw, row, note)
         limit = self.threshold
         if not (best.start is None or limit is None or best.difference <= limit):
-            best = _no_answer(raw, note, best.difference)
+            best = self._no_answer(raw, note, best.difference)
         further = partial(self._further, best, raw, row, note)
         return replace(best, further=further)
 
-    def _best(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
+    def _best(self, raw: np.ndarray, row: Row, note: QuestionWindows) -> PredictedAnswer:
         """The best answer, even if "no answer" scores higher."""
-        positions = note.windows.positions
-        span = best_span(raw, positions, self.settings.answer_length)
+        span = best_span(raw, note.positions, self.settings.answer_length)
         if span is None:
-            return _no_answer(raw, note, float("inf"))
-        return _answer(raw, row, note, span, null_span(raw, positions).score - span.score)
+            return self._no_answer(raw, note, float("inf"))
+        difference = null_span(raw, note.positions).score - span.score
+        return self._answer(raw, row, note, span, difference)
+
+    def _answer(
+        self, raw: np.ndarray, row: Row, note: QuestionWindows, span: Span, difference: float
+    ) -> PredictedAnswer:
+        """The answer of a span, extended to whole words."""
+        start, end = characters(row.texts[1], note.offsets, span.first, span.last)
+        score = probability(raw, note.positions, span)
+        return PredictedAnswer(row.texts[1][start:end], start, end, score, difference)
+
+    def _no_answer(self, raw: np.ndarray, note: QuestionWindows, difference: float) -> Any:
+        score = probability(raw, note.positions, null_span(raw, note.positions))
+        return PredictedAnswer("", None, None, score, difference)
 
     def _further(
-        self, best: PredictedAnswer, raw: np.ndarray, row: Row, note: EncodedQuestion, most: int
+        self, best: PredictedAnswer, raw: np.ndarray, row: Row, note: QuestionWindows, most: int
     ) -> list[PredictedAnswer]:
         """The answers of the other spans with the highest scores."""
-        spans = best_spans(raw, note.windows.positions, self.settings.answer_length, most + 1)
-        answers = [_answer(raw, row, note, span, best.difference) for span in spans]
+        spans = best_spans(raw, note.positions, self.settings.answer_length, most + 1)
+        answers = [self._answer(raw, row, note, span, best.difference) for span in spans]
         return [each for each in answers if (each.start, each.end) != (best.start, best.end)][:most]
 
     def output_row(
@@ -271,7 +326,8 @@ class QuestionAnsweringTask(Task):
         return decided.text
 
     def score(self, rows: Sequence[Row], decided: Sequence[PredictedAnswer]) -> Scores:
-        return score_answers([_texts(row) for row in rows], [answer.text for answer in decided])
+        golds = [[gold.text for gold in row.target] for row in rows]
+        return score_answers(golds, [answer.text for answer in decided])
 
     # Saving.
 
@@ -300,75 +356,6 @@ class QuestionAnsweringTask(Task):
         return f"no answer {percent(sum(not row.target for row in rows) / len(rows))}"
 
 
-def _row(question: Question, target: Any) -> QuestionRow:
-    texts = question.question, question.context
-    return QuestionRow(question.line, texts, target, question.where, id=question.id)
-
-
-def _texts(row: Row) -> list[str]:
-    return [gold.text for gold in row.target]
-
-
-def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
-    """The first and last token of the first answer found in the context."""
-    for text, start in row.target or ():
-        if start is not None and (span := token_span(context, start, start + len(text))):
-            return span
-    return None
-
-
-def _answer(
-    raw: np.ndarray, row: Row, note: EncodedQuestion, span: Span, difference: float
-) -> PredictedAnswer:
-    """The answer of a span, extended to whole words."""
-    context = row.texts[1]
-    start, end = characters(context, note.offsets, span.first, span.last)
-    score = probability(raw, note.windows.positions, span)
-    return PredictedAnswer(context[start:end], start, end, score, difference)
-
-
-def _no_answer(raw: np.ndarray, note: EncodedQuestion, difference: float) -> PredictedAnswer:
-    positions = note.windows.positions
-    score = probability(raw, positions, null_span(raw, positions))
-    return PredictedAnswer("", None, None, score, difference)
-
-
-@dataclass(frozen=True)
-class SpanObjective(RowObjective):
-    """The mean cross entropy of the answer's first and last token, which the tags mark, over all
-    tokens of a window (Devlin et al. 2019, section 4.2)."""
-
-    name: str = "answer"
-    head: str = "span"
-
-    def count(self, batch: Batch) -> int:
-        return 0 if batch.tags is None else batch.sequences
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.tags is not None
-        scores = log_softmax(logits, batch)  # (T, 2)
-        truth = torch.stack([batch.tags & START, batch.tags & END], -1) > 0
-        total = -(scores * truth).sum() / 2
-        layout = batch.layout
-        highest = layout.spread(layout.largest(scores.detach()))
-        hits = ((scores >= highest) & truth).sum(1)  # (T)
-        right = layout.sums(hits) == 2
-        return Loss(total, right.sum(), batch.sequences)
-
-    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        a, b = log_softmax(one, batch), log_softmax(two, batch)
-        # The mean of two directions, and of start and end.
-        return ((a.exp() - b.exp()) * (a - b)).sum() / 4
-
-
-def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
-    """Log-softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
-    logits, layout = logits.float(), batch.layout
-    # Subtracting the maximum avoids overflow and does not change the softmax.
-    shifted = logits - layout.spread(layout.largest(logits.detach()))
-    return shifted - layout.spread(layout.sums(shifted.exp()).log())
-
-
 def normalise(text: str) -> str:
     """Lower-case, and remove punctuation, articles and extra whitespace."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -377,27 +364,22 @@ def normalise(text: str) -> str:
 def compare(golds: Sequence[str], answer: str) -> tuple[float, float]:
     """Exact match and F1, each the maximum over the gold answers; without gold answers both are 1
     for an empty answer and 0 otherwise."""
+    pairs = []
     if any(_HAS_CHINESE.search(gold) for gold in golds):
-        pairs = [_chinese(gold, answer) for gold in golds]
+        for gold in golds:
+            texts = [t.lower().strip().translate(_CHINESE_PUNCTUATION) for t in (gold, answer)]
+            one, two = map(_SEGMENTS.findall, texts)
+            common = SequenceMatcher(None, one, two, autojunk=False).find_longest_match().size
+            pairs.append((float(texts[0] == texts[1]), _f1(common, len(one), len(two))))
     else:
         predicted = normalise(answer)
         # As in SQuAD's script, gold answers of only articles and punctuation are ignored.
-        texts = [text for text in map(normalise, golds) if text] or [""]
-        pairs = [(float(t == predicted), _word_f1(t.split(), predicted.split())) for t in texts]
+        for text in [text for text in map(normalise, golds) if text] or [""]:
+            one, two = text.split(), predicted.split()
+            same = float(text == predicted)
+            f1 = _f1((Counter(one) & Counter(two)).total(), len(one), len(two))
+            pairs.append((same, f1 if one and two else float(one == two)))
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
-
-
-def _word_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    if not gold or not predicted:
-        return float(gold == predicted)
-    return _f1((Counter(gold) & Counter(predicted)).total(), len(gold), len(predicted))
-
-
-def _chinese(gold: str, answer: str) -> tuple[float, float]:
-    first, second = (t.lower().strip().translate(_CHINESE_PUNCTUATION) for t in (gold, answer))
-    one, two = _SEGMENTS.findall(first), _SEGMENTS.findall(second)
-    common = SequenceMatcher(None, one, two, autojunk=False).find_longest_match().size
-    return float(first == second), _f1(common, len(one), len(two))
 
 
 def _f1(common: int, gold: int, predicted: int) -> float:
@@ -438,3 +420,123 @@ def best_threshold(differences: np.ndarray, f1: np.ndarray, has_answer: np.ndarr
     if best + 1 == len(above):
         return float(above[-1]) + 1
     return float(above[best] + above[best + 1]) / 2
+
+
+def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str, EncodedContext]:
+    """Tokenise each distinct text once."""
+    unique = list(dict.fromkeys(texts))
+    encoded = builder.tokenizer.with_offsets(unique)
+    # An empty token (a space before a word) would break the order needed for binary search.
+    return {
+        text: EncodedContext(ids, np.maximum.accumulate(offsets, axis=0))
+        for text, (ids, offsets) in zip(unique, encoded, strict=True)
+    }
+
+
+def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int] | None:
+    """The first and last token of the characters ``start`` to ``end`` (exclusive); None if the
+    tokenizer dropped all of them."""
+    starts, ends = context.offsets.T
+    first = int(np.searchsorted(ends, start, side="right"))
+    last = int(np.searchsorted(starts, end, side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
+    """The character span of tokens ``first`` to ``last`` (inclusive), as in ``span_in``, by their
+    character offsets (tokens, 2)."""
+    return span_in(text, int(offsets[first, 0]), int(offsets[last, 1]))
+
+
+def split_context(
+    question: Sequence[int],
+    context: EncodedContext,
+    builder: TextInputBuilder,
+    *,
+    stride: int,
+    most: int,
+) -> QuestionWindows:
+    """Split into at most ``most`` windows "[CLS] question [SEP] part of the context [SEP]".
+
+    The question is truncated to half a window; neighbouring windows share ``stride`` tokens, at
+    most half of their context tokens.
+    """
+    question_ids = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
+    size = builder.pair_room - len(question_ids)
+    step = size - min(stride, size // 2)
+    begins = range(0, max(1, len(context.ids) - (size - step)), step)
+    pieces, positions, offset = [], [], 0
+    for begin in begins[:most]:
+        part = context.ids[begin : begin + size]
+        ids, types = builder.pair(question_ids, part.tolist())
+        end = offset + len(ids)
+        first = end - builder.format.behind - len(part)
+        cls = end - 1 if builder.format.cls_last else offset
+        positions.append(WindowPosition(offset, end, first, begin, len(part), cls))
+        pieces.append((ids.astype(np.int32), types.astype(np.int8)))
+        offset += len(ids)
+    truncated = len(question_ids) < len(question) or len(begins) > most
+    return QuestionWindows(tuple(pieces), tuple(positions), truncated, context.offsets)
+
+
+def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int) -> Span | None:
+    """The span of at most ``longest`` tokens with the highest score within a window, by logits
+    (tokens, 2); None if the context has no tokens."""
+    best = None
+    for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
+        scores = starts + near.max(1)
+        start = int(scores.argmax())
+        if best is None or scores[start] > best.score:
+            end = start + int(near[start].argmax())
+            best = Span(float(scores[start]), number, begin + start, begin + end)
+    return best
+
+
+def best_spans(
+    raw: np.ndarray, positions: Sequence[WindowPosition], longest: int, most: int
+) -> list[Span]:
+    """The ``most`` spans with the highest scores, best first, without duplicates from overlapping
+    windows; see ``best_span``."""
+    spans: dict[tuple[int, int], Span] = {}
+    for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
+        scores = (starts[:, None] + near).ravel()
+        chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
+        for place in chosen[np.isfinite(scores[chosen])].tolist():
+            start, further = divmod(place, near.shape[1])
+            span = Span(float(scores[place]), number, begin + start, begin + start + further)
+            known = spans.get(span[2:])
+            if known is None or span.score > known.score:
+                spans[span[2:]] = span
+    return sorted(spans.values(), key=lambda span: (-span.score, *span[1:]))[:most]
+
+
+def _starts_and_ends(
+    raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Yield for each window with context tokens its index, its first context token, the start
+    logits (size), and the end logits (size, reach) of tokens from each start on, padded by -inf."""
+    for number, (_, _, first, begin, size, _) in enumerate(positions):
+        if not size:
+            continue
+        starts, ends = raw[first : first + size].T  # (size)
+        reach = min(longest, size)
+        padded = np.concatenate([ends, np.full(reach - 1, -np.inf, dtype=ends.dtype)])
+        near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (size, reach)
+        yield number, begin, starts, near
+
+
+def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
+    """The [CLS] with the lowest score among the windows, the score of "no answer" (Devlin et al.
+    2019, section 4.3)."""
+    scores = [float(raw[window.cls].sum()) for window in positions]
+    number = int(np.argmin(scores))
+    return Span(scores[number], number, 0, 0)
+
+
+def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span) -> float:
+    """The probability of a span's start times that of its end, over the tokens of the window."""
+    window = positions[span.window]
+    window_logits = raw[window.start : window.end].astype(float)
+    highest = window_logits.max(0)
+    sums = highest + np.log(np.exp(window_logits - highest).sum(0))  # (2)
+    return float(np.exp(span.score - sums.sum()))

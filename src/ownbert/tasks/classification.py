@@ -17,21 +17,25 @@ from ownbert.tables.labels import refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import RANKING, Ranking, Scores, one_vs_rest, risk_curve, score_labels
 from ownbert.tasks.row_network import softmax
-from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
-from ownbert.tasks.sentence_task import LOGITS, SentenceTask
-from ownbert.tasks.soft_targets import (
+from ownbert.tasks.rows import (
+    PLAIN_OUTPUT,
+    OutputOptions,
+    Row,
     check_distribution,
     is_soft,
     learn_order,
+    list_labels,
     readable_probabilities,
+    unknown_label,
 )
+from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT, KEY, Task, named_probabilities
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.tasks.thresholds import before_tuning, label_values, settled
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
-    from ownbert.tasks.row_objectives import SingleLabelObjective
+    from ownbert.objectives.objective import Objective
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 _BALANCED, _EQUAL = "balanced", "equal"
@@ -79,7 +83,7 @@ class LabelDecision:
 class SingleLabelTask(Task):
     """Softmax classification with one label per row; subclasses read and encode the rows.
 
-    A training row may have a distribution over the labels as its target (``soft_targets``).
+    A training row may have a distribution over the labels as its target (``rows.is_soft``).
 
     Attributes:
         decision: (C) added to log-probabilities to choose the label, for example to predict a rare
@@ -113,9 +117,9 @@ class SingleLabelTask(Task):
         return weighted(probabilities, self.decision)
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> "SingleLabelTask":
-        if len(self.labels) != 2 or len(thresholds) != 1:
-            if len(thresholds) > 1:
-                raise InputError("a threshold is that of one of two labels, but several have one")
+        if len(thresholds) > 1:
+            raise InputError("a threshold is that of one of two labels, but several have one")
+        if len(self.labels) != 2 or not thresholds:
             raise InputError(
                 "a threshold is that of one of two labels, but there are {count}", len(self.labels)
             )
@@ -200,8 +204,7 @@ class SingleLabelTask(Task):
 
     def balance(self) -> bool:
         """Give rare labels larger weights if labels are imbalanced; return whether they are."""
-        unequal = self.counts.max() >= _UNEQUAL * self.counts.min()
-        if unequal:
+        if unequal := self.counts.max() >= _UNEQUAL * self.counts.min():
             self.weights = label_weights(_BALANCED, self.labels, self.counts)
         return unequal
 
@@ -242,12 +245,11 @@ class SingleLabelTask(Task):
         one_hot = np.eye(len(self.labels), dtype=np.float32)
         return [one_hot[t] if isinstance(t, int) else t for t in targets]
 
-    def objective(self, model: "Model") -> "SingleLabelObjective":
+    def objective(self, model: "Model") -> "Objective":
         from ownbert.tasks.row_objectives import SingleLabelObjective
 
-        return SingleLabelObjective(
-            smoothing=self.settings.label_smoothing, label_weights=self.weights
-        )
+        smoothing = self.settings.label_smoothing
+        return SingleLabelObjective(smoothing=smoothing, label_weights=self.weights)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits)
@@ -258,11 +260,11 @@ class SingleLabelTask(Task):
         """The label, null if its score is below the threshold, and its score; with ``top``, the
         next labels are label_2, score_2, ..."""
         output: dict[str, Any] = {}
-        for number, each in enumerate(decided.ranked(self.labels)[: options.top or 1], start=1):
-            end = "" if number == 1 else f"_{number}"
-            sure = options.threshold is None or each["score"] >= options.threshold
-            output[f"label{end}"] = each["label"] if sure else None
-            output[f"score{end}"] = round(each["score"], 6)
+        for rank, found in enumerate(decided.ranked(self.labels)[: options.top or 1], start=1):
+            end = "" if rank == 1 else f"_{rank}"
+            sure = options.threshold is None or found["score"] >= options.threshold
+            output[f"label{end}"] = found["label"] if sure else None
+            output[f"score{end}"] = round(found["score"], 6)
         if options.probabilities:
             output["probabilities"] = named_probabilities(self.labels, decided.probabilities)
         return output
@@ -275,17 +277,14 @@ class SingleLabelTask(Task):
         return self.labels[decided.label]
 
     def score(self, rows: Sequence[Row], decided: Sequence[LabelDecision]) -> Scores:
-        truth = [self.label_indices[row.target] for row in rows]
+        """The metrics, with those of the positive label; without one, with ``RANKING`` averaged
+        over the labels if such a metric is monitored, because that takes long with many labels."""
+        truth = np.asarray([self.label_indices[row.target] for row in rows])
         probabilities = np.stack(decided)  # pyright: ignore
-        preferences = np.stack([each.preferences for each in decided])
+        preferences = np.stack([decision.preferences for decision in decided])
         predicted = preferences.argmax(1)
         scores = score_labels(truth, predicted, self.labels)
         scores = replace(scores, risk=risk_curve(preferences, predicted == truth))
-        return self._ranked(scores, np.asarray(truth), probabilities)
-
-    def _ranked(self, scores: Scores, truth: np.ndarray, probabilities: np.ndarray) -> Scores:
-        """The scores with the metrics of the positive label; without one, with ``RANKING`` averaged
-        over the labels if such a metric is monitored, because that takes long with many labels."""
         label = self.positive_label
         if label is None:
             more = one_vs_rest(truth, probabilities) if self.metric in RANKING else {}
@@ -307,9 +306,8 @@ class SingleLabelTask(Task):
         return super().readable_target(row)
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
-        total = len(rows)
         counts = zip(self.labels, self._counts(rows), strict=True)
-        return ", ".join(f"{label} {percent(count / total)}" for label, count in counts)
+        return ", ".join(f"{label} {percent(count / len(rows))}" for label, count in counts)
 
 
 class ClassificationTask(SingleLabelTask, SentenceTask):

@@ -17,7 +17,12 @@ from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
 from ownbert.tables.columns import LABEL_NAMES, find_columns, numbered_series
 from ownbert.tables.tables import Source, columns, kind_of
-from ownbert.tasks.embedding_config import POOLINGS, EmbeddingConfig, read_pooling
+from ownbert.tasks.embedding_config import (
+    POOLINGS,
+    EmbeddingConfig,
+    read_embedding_config,
+    read_pooling,
+)
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe
 from ownbert.tasks.made_pairs import (
     LINES,
@@ -37,7 +42,7 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
-    from ownbert.tasks.row_objectives import RowObjective
+    from ownbert.objectives.objective import Objective
 
 
 RETRIEVAL_METRICS = ("mrr", "recall_at_1", "recall_at_5", "recall_at_10")
@@ -240,9 +245,10 @@ class EmbeddingTask(Task):
 
     # Model inputs and outputs.
 
-    def follow(self, config: EmbeddingConfig) -> None:
+    def follow(self, folder: Path) -> None:
         """Read texts as the files of sentence-transformers in the model's folder require."""
-        self.config, self.max_length = config, config.max_length or self.max_length
+        self.config = read_embedding_config(folder)
+        self.max_length = self.config.max_length or self.max_length
 
     def input_builder(self, description: Description, max_length: int | None = None) -> Any:
         builder = super().input_builder(description, max_length)
@@ -294,24 +300,20 @@ class EmbeddingTask(Task):
             truncated += any(was_truncated for _, was_truncated in texts)
         if not training or self.made is None or LINES in self.made.texts:
             return EncodedRows(examples, truncated)
-        framed = builder.format.one([-1])
-        before = framed.index(-1)
-        after, room = len(framed) - before - 1, builder.room
-        place: dict[str, Any] = {"before": before, "after": after, "room": room}
-        return RecutPieces(examples, truncated, seed=self.seed, **place)
+        ends: Any = {"before": builder.format.before, "after": builder.format.behind}
+        return RecutPieces(examples, truncated, seed=self.seed, room=builder.room, **ends)
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
-        """The label for the objective: the score in [0, 1], or text ids; empty unless training."""
-        if not self.learnt:
+        """The label for the objective: the score in [0, 1], or text ids; none unless training, and
+        for dev rows with scores, which are compared with cosines later."""
+        if self.learnt and self.scale is not None:
+            low, high = self.scale
+            return {"label": np.float32((row.target - low) / (high - low))}
+        if not self.learnt or row.target is not None:
             return {}
-        if self.scale is None:
-            if row.target is not None:  # dev rows: scores are compared with cosines later
-                return {}
-            return {"label": np.asarray([numbers.setdefault(t, len(numbers)) for t in row.texts])}
-        low, high = self.scale
-        return {"label": np.float32((row.target - low) / (high - low))}
+        return {"label": np.asarray([numbers.setdefault(t, len(numbers)) for t in row.texts])}
 
-    def objective(self, model: "Model") -> "RowObjective":
+    def objective(self, model: "Model") -> "Objective":
         from ownbert.tasks.row_objectives import ContrastiveObjective, CosineObjective
 
         if self.scale is not None:

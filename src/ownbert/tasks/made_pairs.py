@@ -88,12 +88,11 @@ class RecutPieces(EncodedRows):
             rows = [(values[:before], middle, values[ends]) for middle in middles]
             return np.concatenate([part for row in rows for part in row])
 
+        inner_types = [np.full_like(piece, types[0][before]) for piece in pieces]
         return replace(
             example,
             token_ids=with_context(ids[0], pieces),
-            type_ids=with_context(
-                types[0], [np.full_like(piece, types[0][before]) for piece in pieces]
-            ),
+            type_ids=with_context(types[0], inner_types),
             parts=tuple(before + len(piece) + self.after for piece in pieces),
         )
 
@@ -109,7 +108,16 @@ def make_pairs(
     (Gao et al. 2021, "SimCSE", section 3). Lines and pieces are used once. The ``line`` of a row is
     the number of its text (or of the row in a table).
     """
-    documents = [(number, lines) for number, lines in _documents(path, columns_by_role) if lines]
+    if kind_of(path) == "txt":
+        texts: Iterable[tuple[int, Sequence[str]]] = (
+            (number, document.pieces)
+            for number, document in enumerate(read_documents(str(path)), start=1)
+        )
+    else:
+        table = read_table(path, columns_by_role["text"])
+        texts = ((row.line, row.texts[0].splitlines()) for row in table)
+    stripped = ((number, [line.strip() for line in lines]) for number, lines in texts)
+    documents = [(number, list(filter(None, lines))) for number, lines in stripped if any(lines)]
     kind = text_kind(line for _, lines in documents for line in lines)
     rows: list[Row] = []
     counts: Counter[str] = Counter()
@@ -120,8 +128,15 @@ def make_pairs(
         if key in seen:
             continue
         seen.add(key)
-        name, pairs = _pairs_of(lines, kind)
-        counts[name] += 1
+        pieces = lines if len(lines) > 1 else _pieces(lines[0], kind)
+        if len(pieces) == 1:
+            pieces = pieces * 2
+            counts[TWICE] += 1
+        else:
+            counts[LINES if len(lines) > 1 else PIECES] += 1
+        pairs = list(zip(pieces[::2], pieces[1::2], strict=False))
+        if len(pieces) % 2:  # the last one is appended to the previous one
+            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {pieces[-1]}")
         rows += [Row(number, pair) for pair in pairs]
     if not rows:
         raise InputError("{path} has no text to make pairs from", path)
@@ -175,41 +190,6 @@ def refuse_ambiguous(
             second,
             shown_columns(names),
         )
-
-
-def _documents(
-    path: Source, columns_by_role: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the number and the lines of each text."""
-    if kind_of(path) == "txt":
-        texts: Iterable[tuple[int, list[str]]] = (
-            (number, document.pieces)
-            for number, document in enumerate(read_documents(str(path)), start=1)
-        )
-    else:
-        rows = read_table(path, columns_by_role["text"])
-        texts = ((row.line, row.texts[0].splitlines()) for row in rows)
-    for number, lines in texts:
-        yield number, tuple(line.strip() for line in lines if line.strip())
-
-
-def _pairs_of(lines: tuple[str, ...], kind: str) -> tuple[str, list[tuple[str, str]]]:
-    """The kind of pairs for a text, and the pairs."""
-    if len(lines) > 1:
-        return LINES, _consecutive_pairs(lines)
-    pieces = [piece for line in lines for piece in _pieces(line, kind)]
-    if len(pieces) > 1:
-        return PIECES, _consecutive_pairs(pieces)
-    return TWICE, [(piece, piece) for piece in pieces]
-
-
-def _consecutive_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Disjoint pairs of consecutive texts; the last of an odd number is appended to the previous
-    one."""
-    pairs = list(zip(texts[::2], texts[1::2], strict=False))
-    if len(texts) % 2:
-        pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {texts[-1]}")
-    return pairs
 
 
 def _pieces(text: str, kind: str) -> list[str]:

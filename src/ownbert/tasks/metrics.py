@@ -1,5 +1,6 @@
 """Metrics of predictions."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.exceptions import named_repr
+from ownbert.exceptions import InputError, named_repr
 
 _POINTS = 100  # of a curve
 _BINS = 10  # of probabilities
@@ -16,8 +17,13 @@ _BINS = 10  # of probabilities
 RANKING = ("roc_auc", "average_precision")
 # Separators, longer ones first; spaces around them belong to them.
 _SEPARATORS = ("::", "->", ">", "/", "|", "\\", ".")
+_DECIMAL = re.compile(r"\s*[+-]?\d*\.?\d*(e[+-]?\d+)?\s*", re.IGNORECASE)
 # Share of the labels whose first part is that of another label too.
 _SHARED = 0.5
+# The curves of a ``Ranking``.
+CURVES = ("roc", "precision_recall", "gain", "calibration")
+# Minimum rows for a class's own threshold; classes with fewer use the mean of all rows.
+_FEW = 5
 
 
 @dataclass(frozen=True)
@@ -144,10 +150,6 @@ class Ranking:
         }
 
 
-# The curves of a ``Ranking``.
-CURVES = ("roc", "precision_recall", "gain", "calibration")
-
-
 @dataclass(frozen=True)
 class Scores:
     """The metrics of a set of predictions.
@@ -226,27 +228,25 @@ def score_labels(
     size = len(labels)
     pairs = np.asarray(truth) * size + np.asarray(predicted)
     confusion = np.bincount(pairs, minlength=size * size).reshape(size, size)
-    right = np.diag(confusion)
-    support, predicted_counts = confusion.sum(1), confusion.sum(0)
-    scores = label_scores(labels, right, support, predicted_counts)
-    present = (support + predicted_counts) > 0
-    f1 = np.asarray([s.f1 for s in scores])
-    return Scores(
-        values={
-            "accuracy": float(right.sum() / max(1, confusion.sum())),
-            "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
-            "weighted_f1": weighted_mean(f1, support),
-            "mcc": _matthews(confusion),
-        },
-        labels=scores,
-        confusion=confusion,
-        levels=level_scores(labels, confusion),
-    )
+    counts = right, support, positives = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    scores, total = label_scores(labels, *counts), confusion.sum()
+    true, found = support.astype(float), positives.astype(float)
+    variances = (total**2 - (true**2).sum()) * (total**2 - (found**2).sum())
+    covariance = right.sum() * total - true @ found
+    values = {
+        "accuracy": float(right.sum() / max(1, total)),
+        "macro_f1": mean_f1(*counts),
+        "weighted_f1": weighted_f1(scores),
+        "mcc": float(covariance / np.sqrt(variances)) if variances > 0 else 0.0,
+    }
+    levels = level_scores(labels, confusion)
+    return Scores(values, scores, confusion=confusion, levels=levels)
 
 
-def weighted_mean(of_labels: np.ndarray, support: np.ndarray) -> float:
-    """The mean of per-label values (C), weighted by support."""
-    return float(of_labels @ support / max(1, support.sum()))
+def weighted_f1(scores: Sequence[LabelScore]) -> float:
+    """The mean F1 of labels, weighted by their support."""
+    f1, support = np.asarray([(score.f1, score.support) for score in scores]).T
+    return float(f1 @ support / max(1, support.sum()))
 
 
 def label_scores(
@@ -261,14 +261,6 @@ def label_scores(
         LabelScore(name, float(p), float(r), float(f), int(n))
         for name, p, r, f, n in zip(labels, precision, recall, f1, support, strict=True)
     )
-
-
-def _matthews(confusion: np.ndarray) -> float:
-    true, predicted = (confusion.sum(axis).astype(float) for axis in (1, 0))
-    total = confusion.sum()
-    variances = (total**2 - (true**2).sum()) * (total**2 - (predicted**2).sum())
-    covariance = np.trace(confusion) * total - true @ predicted
-    return float(covariance / np.sqrt(variances)) if variances > 0 else 0.0
 
 
 def risk_curve(preferences: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float], ...]:
@@ -303,28 +295,17 @@ def label_parts(labels: tuple[str, ...]) -> list[list[str]]:
     """
     for separator in _SEPARATORS:
         parts = [[part.strip() for part in label.split(separator)] for label in labels]
-        if max(map(len, parts), default=1) > 1:
-            return parts if _are_hierarchy(labels, parts, separator) else []
+        if max(map(len, parts), default=1) == 1:
+            continue
+        first = Counter(label[0] for label in parts)
+        alone = [label[0] for label in parts if len(label) == 1]
+        if not all(map(all, parts)) or any(first[name] < 2 for name in alone):
+            return []
+        if separator == "." and all(map(_DECIMAL.fullmatch, labels)):
+            return []
+        shared = sum(count for count in first.values() if count > 1)
+        return parts if len(first) > 1 and shared >= _SHARED * len(labels) else []
     return []
-
-
-def _are_hierarchy(labels: Sequence[str], parts: list[list[str]], separator: str) -> bool:
-    first = Counter(each[0] for each in parts)
-    alone = [each[0] for each in parts if len(each) == 1]
-    if not all(all(each) for each in parts) or any(first[name] < 2 for name in alone):
-        return False
-    if separator == "." and all(_is_number(label) for label in labels):
-        return False
-    shared = sum(count for count in first.values() if count > 1)
-    return len(first) > 1 and shared >= _SHARED * len(labels)
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
 
 
 def _cut_labels(labels: Sequence[str]) -> Iterator[tuple[int, np.ndarray, int]]:
@@ -349,7 +330,7 @@ def level_scores(labels: Sequence[str], confusion: np.ndarray) -> tuple[LevelSco
         hits, support, positives = (np.bincount(*each, size) for each in given)
         values = {
             "accuracy": float(right.sum() / max(1, counts.sum())),
-            "macro_f1": _mean_f1(hits, support, positives),
+            "macro_f1": mean_f1(hits, support, positives),
         }
         scores.append(LevelScore(level, size, values))
     return tuple(scores)
@@ -366,14 +347,14 @@ def set_level_scores(
         right, support, positives = (each.sum(0) for each in (true & found, true, found))
         values = {
             "micro_f1": float(2 * right.sum() / max(1, (support + positives).sum())),
-            "macro_f1": _mean_f1(right, support, positives),
+            "macro_f1": mean_f1(right, support, positives),
             "subset_accuracy": float((true == found).all(1).mean()),
         }
         scores.append(LevelScore(level, size, values))
     return tuple(scores)
 
 
-def _mean_f1(right: np.ndarray, support: np.ndarray, predicted: np.ndarray) -> float:
+def mean_f1(right: np.ndarray, support: np.ndarray, predicted: np.ndarray) -> float:
     """The mean over the labels in the truth or the predictions, from their counts (C)."""
     both = support + predicted
     return float((2 * right[both > 0] / both[both > 0]).mean()) if both.any() else 0.0
@@ -403,3 +384,47 @@ def counts_by_threshold(
     values = values[order].astype(np.float64)
     last = np.flatnonzero(np.append(np.diff(values) != 0, True))
     return values[last], np.cumsum(truth[order].astype(np.int64))[last], last + 1
+
+
+@dataclass(frozen=True)
+class LabelError:
+    """A row whose label contradicts the held-out prediction: indices of the row, the given and the
+    predicted label, and the probability of the latter minus that of the former, 0 to 1."""
+
+    row: int
+    given: int
+    suggested: int
+    score: float
+
+
+def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[LabelError]:
+    """The rows off the diagonal of the confident joint, the largest margin first, from
+    out-of-sample probabilities (N, C) and indices of the given labels (N).
+
+    Source: Northcutt, Jiang and Chuang 2021, "Confident Learning", section 3.
+    """
+    probabilities, labels = np.asarray(probabilities, dtype=float), np.asarray(labels)
+    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
+        raise InputError(
+            "probabilities must be (rows, classes) and labels (rows); they are {shape} and "
+            "{labels_shape}",
+            probabilities.shape,
+            labels.shape,
+        )
+    size = probabilities.shape[1]
+    if len(labels) and (labels.min() < 0 or labels.max() >= size):
+        raise InputError("labels must be indices of the {shape} classes", size)
+    labels = labels.astype(int)
+    own = probabilities[np.arange(len(labels)), labels]
+    count = np.bincount(labels, minlength=size)
+    thresholds = np.bincount(labels, own, size) / np.maximum(1, count)
+    # Pooled mean, so that one hard row of a rare class does not lower its threshold for all rows.
+    few = count < _FEW
+    thresholds[few] = np.maximum(thresholds[few], own.mean() if len(own) else 1.0)
+    # The most probable class among those whose threshold a row exceeds, or -1.
+    reached = np.where(probabilities >= thresholds, probabilities, -1.0)
+    suggested = np.where(reached.max(1) >= 0, reached.argmax(1), -1)
+    margins = probabilities[np.arange(len(labels)), suggested] - own
+    wrong = np.flatnonzero((suggested >= 0) & (suggested != labels) & (margins > 0))
+    order = wrong[np.argsort(-margins[wrong], kind="stable")]
+    return [LabelError(int(r), int(labels[r]), int(suggested[r]), float(margins[r])) for r in order]

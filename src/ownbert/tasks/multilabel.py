@@ -16,25 +16,30 @@ from ownbert.tasks.metrics import (
     Scores,
     average_precision,
     label_scores,
+    mean_f1,
     set_level_scores,
-    weighted_mean,
+    weighted_f1,
 )
 from ownbert.tasks.row_network import sigmoid
-from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
-from ownbert.tasks.sentence_task import LOGITS, SentenceTask
-from ownbert.tasks.soft_targets import (
+from ownbert.tasks.rows import (
+    PLAIN_OUTPUT,
+    OutputOptions,
+    Row,
     check_probabilities,
     is_soft,
     learn_order,
+    list_labels,
     readable_probabilities,
+    unknown_label,
 )
+from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT, named_probabilities
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.tasks.thresholds import before_tuning, best_thresholds, settled
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
-    from ownbert.tasks.row_objectives import MultiLabelObjective
+    from ownbert.objectives.objective import Objective
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,7 +68,7 @@ class LabelSetDecision:
 class MultiLabelTask(SentenceTask):
     """One sigmoid per label; labels whose probability reaches their threshold are predicted.
 
-    A training row may have a probability of each label as its target (``soft_targets``).
+    A training row may have a probability of each label as its target (``rows.is_soft``).
 
     Attributes:
         threshold: minimum probability of predicted labels, the same for all or (C).
@@ -164,7 +169,13 @@ class MultiLabelTask(SentenceTask):
         self.check([row for row in rows if is_soft(row.target)], source, "")
         if given := self.given_thresholds:
             self.threshold = self.with_thresholds(before_tuning(given)).threshold
-        self.weights = self._weights(self.label_counts(rows), len(rows))
+        positives, weights = self.label_counts(rows), self.settings.class_weights
+        if weights == "balanced":  # of positive rows; negative rows have weight 1
+            # At least 1 negative row, because a label of all rows would get weight 0.
+            negatives = np.maximum(len(rows) - positives, 1)
+            self.weights = tuple((negatives / np.maximum(positives, 1)).tolist())
+        else:
+            self.weights = label_weights(weights, self.labels, positives)
 
     def label_counts(self, rows: Sequence[Row]) -> np.ndarray:
         """(C) number of rows per label; for rows with probabilities, the expected number."""
@@ -173,23 +184,13 @@ class MultiLabelTask(SentenceTask):
         positives = np.asarray([counts[label] for label in self.labels])
         return positives + np.sum(soft, 0) if soft else positives
 
-    def _weights(self, positives: np.ndarray, total: int) -> tuple[float, ...] | None:
-        """(C) weights of positive rows; negative rows have weight 1."""
-        given = self.settings.class_weights
-        if given != "balanced":
-            return label_weights(given, self.labels, positives)
-        # At least 1 negative row, because a label of all rows would get weight 0.
-        return tuple(float(w) for w in np.maximum(total - positives, 1) / np.maximum(positives, 1))
-
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         labels = set(self.labels)
         for row in rows:
             if is_soft(row.target):
                 check_probabilities(row.target, self.labels, row.place(source))
-                continue
-            for label in row.target:
-                if label not in labels:
-                    raise unknown_label(label, self.labels, row.place(source), known)
+            elif unknown := [label for label in row.target if label not in labels]:
+                raise unknown_label(unknown[0], self.labels, row.place(source), known)
 
     def explained_count(self, tokens: int) -> int:
         return len(self.labels)
@@ -200,7 +201,7 @@ class MultiLabelTask(SentenceTask):
             return np.asarray(row.target, dtype=np.float32)
         return np.asarray([label in row.target for label in self.labels], dtype=np.float32)
 
-    def objective(self, model: "Model") -> "MultiLabelObjective":
+    def objective(self, model: "Model") -> "Objective":
         from ownbert.tasks.row_objectives import MultiLabelObjective
 
         return MultiLabelObjective(label_weights=self.weights)
@@ -219,8 +220,8 @@ class MultiLabelTask(SentenceTask):
     def deciding_by(self, thresholds: np.ndarray) -> "MultiLabelTask":
         """The task with other thresholds (C)."""
         task = copy.copy(self)
-        first, *others = numbers = tuple(thresholds.tolist())
-        task.threshold = numbers if any(each != first for each in others) else first
+        numbers = tuple(thresholds.tolist())
+        task.threshold = numbers if len({*numbers}) > 1 else numbers[0]
         return task
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> LabelSetDecision:
@@ -285,21 +286,16 @@ def score_multilabel(
     zero_division=nan), average precision is the mean over the labels in the truth.
     """
     true = truth.astype(bool)
-    right, support, predicted_counts = (x.sum(0) for x in (true & predicted, true, predicted))
-    scores = label_scores(labels, right, support, predicted_counts)
-    present = (support + predicted_counts) > 0
-    f1 = np.asarray([s.f1 for s in scores])
+    counts = right, support, positives = [x.sum(0) for x in (true & predicted, true, predicted)]
+    scores = label_scores(labels, *counts)
     precisions = [
         average_precision(true[:, i], probabilities[:, i]) for i in np.flatnonzero(support)
     ]
-    return Scores(
-        values={
-            "micro_f1": float(2 * right.sum() / max(1, (support + predicted_counts).sum())),
-            "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
-            "weighted_f1": weighted_mean(f1, support),
-            "average_precision": float(np.mean(precisions)) if precisions else 0.0,
-            "subset_accuracy": float((true == predicted).all(1).mean()),
-        },
-        labels=scores,
-        levels=set_level_scores(labels, true, predicted),
-    )
+    values = {
+        "micro_f1": float(2 * right.sum() / max(1, (support + positives).sum())),
+        "macro_f1": mean_f1(*counts),
+        "weighted_f1": weighted_f1(scores),
+        "average_precision": float(np.mean(precisions)) if precisions else 0.0,
+        "subset_accuracy": float((true == predicted).all(1).mean()),
+    }
+    return Scores(values, scores, levels=set_level_scores(labels, true, predicted))

@@ -12,8 +12,8 @@ import torch
 from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
 from ownbert.nn.model import Model
+from ownbert.objectives.language_modelling import PermutationLM
 from ownbert.objectives.objective import Objective
-from ownbert.objectives.permutation_lm import permuted_view
 from ownbert.train.device import autocast
 
 
@@ -74,5 +74,5 @@ class PackedNetwork:
         if self.model.config.mask_vector:
             # Masks come first in the permutation: a query stream predicts each of them from the
             # words, and no mask is visible.
-            batch = permuted_view(batch)
+            batch = PermutationLM().to_view(batch, {})
         return self.model(batch, ["mlm"]).logits["mlm"].float()

@@ -10,17 +10,18 @@ import numpy as np
 from ownbert.exceptions import InputError, in_short
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.labels import LabelCells
+from ownbert.tables.missing_values import is_missing_number
 from ownbert.tables.name_lists import join_names
 from ownbert.tables.number_notation import number_signs, point_at_thousands, with_point
 from ownbert.tables.tables import Source, columns
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, TableRow
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
-    from ownbert.tasks.row_objectives import RegressionObjective
+    from ownbert.objectives.objective import Objective
 
 # Weights are float32, and squares must remain finite.
 _LARGEST = 1e15
@@ -48,6 +49,7 @@ class RegressionTask(SentenceTask):
     discrete = False
     output_options = frozenset({"coverage"})
     metrics = ("spearman", "pearson", "mae", "r2")
+    is_missing = staticmethod(is_missing_number)
     mean, std = np.zeros(1), np.ones(1)
     learnt = np.zeros(1), np.ones(1)
 
@@ -59,16 +61,33 @@ class RegressionTask(SentenceTask):
 
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
-        places, rows = [row.where for row in table], []
+        places, columns_of_cells = [row.where for row in table], []
         for i, name in enumerate(names):
-            cells = LabelCells([row.cells[i] for row in table], places, name)
-            cells.refuse_missing(numbers=True, training=not self.labels)
-            _refuse_points_at_thousands(cells)
-        for row in _with_decimal_points(table):
-            numbers = map(_number, row.cells, names, [row.where] * len(names))
-            rows.append(Row(row.line, row.texts, tuple(numbers), features=row.features))
+            values = [row.cells[i] for row in table]
+            LabelCells(values, places, name).refuse_missing(numbers=True, training=not self.labels)
+            texts = [value.strip() if isinstance(value, str) else "" for value in values]
+            written = [text for text in texts if text]
+            if number := point_at_thousands(written):
+                raise InputError(
+                    "{places}: column {column!r} has {number!r}, and its numbers below 1,000 have "
+                    "no point, so the points seem to separate thousands; write {float:.0f}, or "
+                    "{float2:g} if it is decimal",
+                    places[texts.index(number)],
+                    name,
+                    number,
+                    float(number) * 1000,
+                    float(number),
+                )
+            # Decimal points instead of commas, and no thousands separators.
+            signs = number_signs(written, sure=True)
+            if signs is not None and any("," in text for text in written):
+                values = [with_point(v, *signs) if isinstance(v, str) else v for v in values]
+            columns_of_cells.append(map(_number, values, [name] * len(values), places))
         self.labels = self.labels or names
-        return rows
+        return [
+            Row(row.line, row.texts, numbers, features=row.features)
+            for row, numbers in zip(table, zip(*columns_of_cells, strict=True), strict=True)
+        ]
 
     def find_columns(
         self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
@@ -111,7 +130,7 @@ class RegressionTask(SentenceTask):
         mean, std = self.learnt
         return ((np.asarray(row.target) - mean) / std).astype(np.float32)
 
-    def objective(self, model: "Model") -> "RegressionObjective":
+    def objective(self, model: "Model") -> "Objective":
         from ownbert.tasks.row_objectives import RegressionObjective
 
         # A new model has standardised outputs until ``finish``.
@@ -195,44 +214,14 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
         each["mae"].append(float(np.abs(true - predicted).mean()))
         each["r2"].append(1 - float(((true - predicted) ** 2).sum()) / spread if spread else 0.0)
         if predicted.std() < _NEARLY_CONSTANT * true.std():
-            warnings.append(_constant_warning(name, true, predicted))
+            warnings.append(
+                f"{name!r}: the model predicts nearly the same for every row "
+                f"({predicted.min():.4g} to {predicted.max():.4g}, but the true values are "
+                f"{true.min():.4g} to {true.max():.4g}); try more --epochs, another "
+                "--learning-rate or more training rows"
+            )
     means = {name: float(np.mean(values)) for name, values in each.items()}
     return Scores(values=means, warnings=tuple(warnings))
-
-
-def _refuse_points_at_thousands(cells: LabelCells) -> None:
-    texts = [value.strip() if isinstance(value, str) else "" for value in cells.values]
-    if number := point_at_thousands([text for text in texts if text]):
-        raise InputError(
-            "{places}: column {column!r} has {number!r}, and its numbers below 1,000 have no "
-            "point, so the points seem to separate thousands; write {float:.0f}, or {float2:g} "
-            "if it is decimal",
-            cells.places[texts.index(number)],
-            cells.column,
-            number,
-            float(number) * 1000,
-            float(number),
-        )
-
-
-def _with_decimal_points(table: Sequence[TableRow]) -> list[TableRow]:
-    """The rows, with decimal points in numbers, and without thousands separators."""
-    columns = [list(cells) for cells in zip(*(row.cells for row in table), strict=True)]
-    for number, cells in enumerate(columns):
-        texts = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
-        signs = number_signs(texts, sure=True)
-        if signs is not None and any("," in text for text in texts):
-            columns[number] = [with_point(c, *signs) if isinstance(c, str) else c for c in cells]
-    rows = zip(*columns, strict=True)
-    return [row._replace(cells=cells) for row, cells in zip(table, rows, strict=True)]
-
-
-def _constant_warning(name: str, true: np.ndarray, predicted: np.ndarray) -> str:
-    return (
-        f"{name!r}: the model predicts nearly the same for every row ({predicted.min():.4g} to "
-        f"{predicted.max():.4g}, but the true values are {true.min():.4g} to {true.max():.4g}); "
-        "try more --epochs, another --learning-rate or more training rows"
-    )
 
 
 def _correlation(one: np.ndarray, two: np.ndarray) -> float:

@@ -181,14 +181,10 @@ class SplitColumns:
 
     def named(self, source: Source) -> dict[str, str]:
         """The columns by option, as the table writes them."""
-        given = {GROUP: self.group, TIME: self.time}
-        given = {option: name for option, name in given.items() if name is not None}
-        if not given:
-            return {}
-        names = columns(source)
         return {
-            option: require_column(names, name, source=source, option=option)
-            for option, name in given.items()
+            option: require_column(columns(source), name, source=source, option=option)
+            for option, name in ((GROUP, self.group), (TIME, self.time))
+            if name is not None
         }
 
     def refuse_labels(self, source: Source, labels: Sequence[str]) -> None:
@@ -225,23 +221,23 @@ def group_warnings(
     """A warning if unused columns of the training rows seem to name groups with several rows. Those
     without common values in ``dev`` are ignored; None: the dev rows are held out from the training
     rows."""
+
+    def values(file: Source, name: str) -> set[str | None]:
+        return {_group(value, name, "") for _, (value,) in read_values(file, [name])} - {None}
+
     found = key_columns(source, unused)
     if dev is not None:
-        found = [name for name in found if name in columns(dev) and _have_common(name, source, dev)]
+        found = [
+            name
+            for name in found
+            if name in columns(dev) and not values(source, name).isdisjoint(values(dev, name))
+        ]
     if found:
         shown = ", ".join(map(repr, found[:_SHOWN]))
         yield (
             f"warning: several rows have the same {shown}: if these rows are alike, scores are too "
             f"optimistic for new ones; keep them together with {Option(GROUP, found[0])}"
         )
-
-
-def _have_common(name: str, *sources: Source) -> bool:
-    known, others = (
-        {_group(value, name, "") for _, (value,) in read_values(source, [name])} - {None}
-        for source in sources
-    )
-    return not known.isdisjoint(others)
 
 
 def split_by_time(

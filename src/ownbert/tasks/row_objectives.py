@@ -20,6 +20,7 @@ from ownbert.batches.batch import Batch
 from ownbert.batches.layout import make_layout
 from ownbert.objectives.objective import Loss, Objective
 from ownbert.tasks.tag_rows import NO_TAG
+from ownbert.tasks.text_input import END, START
 
 # Logit of padded choices: their probability is 0, but its logarithm is finite.
 _PADDING = -1e9
@@ -186,18 +187,14 @@ class RDrop(Objective):
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         loss = self.inner(logits, batch)
-        distance = self.inner.distance(*logits.chunk(2), _first_half(batch))
+        names = ("labels", "weights", "tags", "groups")
+        whole = {name: value for name in names if (value := getattr(batch, name)) is not None}
+        halves: Any = {name: value[: len(value) // 2] for name, value in whole.items()}
+        lengths = batch.layout.lengths[: batch.sequences // 2]
+        first = replace(batch, layout=make_layout(lengths, batch.token_ids.device), **halves)
+        distance = self.inner.distance(*logits.chunk(2), first)
         # The count includes both halves, so the per-row distance is added twice.
         return loss._replace(total=loss.total + 2 * self.strength * distance)
-
-
-def _first_half(batch: Batch) -> Batch:
-    """The first half of a batch: layout and targets."""
-    lengths = batch.layout.lengths[: batch.sequences // 2]
-    names = ("labels", "weights", "tags", "groups")
-    whole = {name: value for name in names if (value := getattr(batch, name)) is not None}
-    halves: Any = {name: value[: len(value) // 2] for name, value in whole.items()}
-    return replace(batch, layout=make_layout(lengths, batch.token_ids.device), **halves)
 
 
 def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
@@ -394,3 +391,39 @@ class ContrastiveObjective(RowObjective):
         losses = [F.cross_entropy(x, rows, reduction="sum") for x in (candidates, cosines.T)]
         correct = (candidates.detach().argmax(-1) == rows).sum()
         return Loss((losses[0] + losses[1]) / 2, correct, len(texts))
+
+
+@dataclass(frozen=True)
+class SpanObjective(RowObjective):
+    """The mean cross entropy of the answer's first and last token, which the tags mark, over all
+    tokens of a window (Devlin et al. 2019, section 4.2)."""
+
+    name: str = "answer"
+    head: str = "span"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else batch.sequences
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        scores = log_softmax(logits, batch)  # (T, 2)
+        truth = torch.stack([batch.tags & START, batch.tags & END], -1) > 0
+        total = -(scores * truth).sum() / 2
+        layout = batch.layout
+        highest = layout.spread(layout.largest(scores.detach()))
+        hits = ((scores >= highest) & truth).sum(1)  # (T)
+        right = layout.sums(hits) == 2
+        return Loss(total, right.sum(), batch.sequences)
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        a, b = log_softmax(one, batch), log_softmax(two, batch)
+        # The mean of two directions, and of start and end.
+        return ((a.exp() - b.exp()) * (a - b)).sum() / 4
+
+
+def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
+    logits, layout = logits.float(), batch.layout
+    # Subtracting the maximum avoids overflow and does not change the softmax.
+    shifted = logits - layout.spread(layout.largest(logits.detach()))
+    return shifted - layout.spread(layout.sums(shifted.exp()).log())

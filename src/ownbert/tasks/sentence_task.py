@@ -1,6 +1,5 @@
 """Tasks with one prediction per text or pair of texts: reading, pooling, long documents."""
 
-from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text
 from ownbert.tables.labels import LabelCells
 from ownbert.tables.memory import MemoryTable
-from ownbert.tables.missing_values import is_missing, is_missing_number
+from ownbert.tables.missing_values import is_missing
 from ownbert.tables.name_lists import split_names
 from ownbert.tables.tables import Source, at_least_one, columns, kind_of, shown_columns
 from ownbert.tasks.embedding_config import read_pooling
@@ -61,6 +60,8 @@ class SentenceTask(Task):
     label_note = ""
     # Warnings about the labels of the training rows.
     label_warnings: Sequence[str] = ()
+    # Whether a cell has no target.
+    is_missing = staticmethod(is_missing)
     # Labels in the first rows read, which determine how other files are read.
     _seen: frozenset[str] = frozenset()
 
@@ -86,20 +87,15 @@ class SentenceTask(Task):
             )
         rows = list(read_table(path, texts, labels, features=features))
         if self.settings.skip_unlabelled:
-            rows = self._with_labels(rows, path)
+            labelled = [row for row in rows if not any(map(self.is_missing, row.cells))]
+            if not labelled:
+                raise InputError("{path}: no row has a label", path)
+            if skipped := len(rows) - len(labelled):
+                total = f"{skipped:,} of {len(rows):,}"
+                warn_of_input("{path}: rows without a label, left out: {total}", path, total)
+            rows = labelled
         self.pair = len(texts) == 2
         return labels, rows
-
-    def _with_labels(self, rows: Sequence[TableRow], path: Source) -> list[TableRow]:
-        """The rows that have all targets."""
-        none = is_missing_number if self.name == "regress" else is_missing
-        labelled = [row for row in rows if not any(map(none, row.cells))]
-        if not labelled:
-            raise InputError("{path}: no row has a label", path)
-        if skipped := len(rows) - len(labelled):
-            total = f"{skipped:,} of {len(rows):,}"
-            warn_of_input("{path}: rows without a label, left out: {total}", path, total)
-        return labelled
 
     def label_cells(self, rows: Sequence[TableRow], column: str) -> LabelCells:
         """The first cell of each row, which contains its labels."""
@@ -113,10 +109,8 @@ class SentenceTask(Task):
     @property
     def vector_names(self) -> list[str]:
         """The label names that the user gave for vectors of 0 and 1."""
-        given = self.settings.label_names
-        if given is None:
-            return []
-        return split_names(given)
+        names = self.settings.label_names
+        return [] if names is None else split_names(names)
 
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":
@@ -142,17 +136,16 @@ class SentenceTask(Task):
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)
-        pooling = (
-            read_pooling(model_folder(model.folder)) if self.settings.pooling is None else None
-        )
-        if description is not None and pooling is not None:
-            default_pooling = self.head_spec(description).pooling
+        if self.settings.pooling is not None or description is None:
+            return description
+        if (pooling := read_pooling(model_folder(model.folder))) is not None:
+            usual = self.head_spec(description).pooling
             # Stored for the other models of an ensemble.
             self.settings = replace(self.settings, pooling=pooling)
-            if pooling != default_pooling:
+            if pooling != usual:
                 self.pooling_note = (
                     f"{pooling} pooling, as in {model.folder} for embeddings; Transformers has "
-                    f"no such classifier (with --pooling {default_pooling} it can load the folder)"
+                    f"no such classifier (with --pooling {usual} it can load the folder)"
                 )
         return description
 
@@ -169,10 +162,13 @@ class SentenceTask(Task):
 
     def head_spec(self, description: Description) -> HeadSpec:
         spec, settings = super().head_spec(description), self.settings
-        if spec.features is not None:
-            spec = _pooled_words(spec, settings.pooling)
-        elif settings.pooling is not None:
-            spec = replace(spec, pooling=settings.pooling)
+        if spec.features is None:
+            spec = replace(spec, pooling=settings.pooling or spec.pooling)
+        # The first word is [CLS], which has no features. "first" adds a layer, as in SemBERT.
+        elif settings.pooling in ("pooler", "first"):
+            spec = replace(spec, pooling="first", dense="tanh", dropout_first=False)
+        else:
+            spec = replace(spec, pooling=settings.pooling or "mean", dense=None)
         if settings.long == "segments":
             spec = replace(spec, segments="attention")
         if settings.ngrams is not None:
@@ -184,9 +180,9 @@ class SentenceTask(Task):
             return super().length_limit(max_length)
         return f"{self.settings.max_windows} windows of {self._window(max_length)} tokens"
 
-    @abstractmethod
     def target(self, row: Row) -> Any:
         """The label of a row as expected by the objective."""
+        raise NotImplementedError
 
     @property
     def reads_windows(self) -> bool:
@@ -196,6 +192,10 @@ class SentenceTask(Task):
     def _window(self, max_length: int) -> int:
         """Tokens of a window including special tokens."""
         return min(self.settings.window or max_length, max_length)
+
+    def _room(self, builder: Any) -> int:
+        """Tokens of a window without special tokens."""
+        return builder.room - (builder.max_length - self._window(builder.max_length))
 
     def targets(self, rows: Sequence[Row]) -> list[Any]:
         """``target`` of each row, None for rows without one."""
@@ -214,8 +214,11 @@ class SentenceTask(Task):
         if self.features:
             ids_by_row, tables = self._ids_of_words(rows, builder)
         else:
-            # Truncating a pair depends on both lengths.
-            most = None if training or pairs else self._most_ids(builder)
+            most = None  # for training all ids; truncating a pair depends on both lengths
+            if not training and not pairs:  # one more, to detect longer texts
+                most, stride = builder.room + 1, self.settings.stride
+                if self.reads_windows:
+                    most = self.settings.max_windows * (self._room(builder) - stride) + stride + 1
             ids_by_row = list(builder.ids_by_row(rows, most))
         if training and self.settings.long == "auto":
             self._choose_long(ids_by_row, builder)
@@ -223,46 +226,38 @@ class SentenceTask(Task):
             mean = self.settings.window_mean or "logits"
             self.settings = replace(self.settings, window_mean=mean)
         settings, examples, truncated = self.settings, [], 0
-        window = self._window(builder.max_length)
-        room = builder.room - (builder.max_length - window)
+        room = self._room(builder)
         if self.reads_windows and room <= settings.stride:
             raise InputError(
                 "task.stride is {stride}; with windows of {window} tokens it must be below {room}",
                 settings.stride,
-                window,
+                self._window(builder.max_length),
                 room,
             )
+        if self.reads_windows and pairs:
+            raise InputError(
+                "task.long {long} is for single texts, but the rows have two; use task.long cut",
+                settings.long,
+            )
         weighted = any(row.weight != 1 for row in rows)
-        given = zip(rows, self.targets(rows), ids_by_row, tables, strict=True)
-        for row, target, own, table in given:
-            label = {} if target is None else {"label": target}
+        columns = zip(rows, self.targets(rows), ids_by_row, tables, strict=True)
+        for row, target, texts, table in columns:
+            fields: dict[str, Any] = {} if target is None else {"label": target}
             if table is not None:
-                label["words"] = table
+                fields["words"] = table
             if weighted:
-                label["weight"] = np.float32(row.weight)
-            if not self.reads_windows:
-                example, was_truncated = builder.example(own, **label)
-            elif len(own) > 1:
-                raise InputError(
-                    "task.long {long} is for single texts, but the rows have two; use task.long "
-                    "cut",
-                    settings.long,
+                fields["weight"] = np.float32(row.weight)
+            if self.reads_windows:
+                stride, most = settings.stride, settings.max_windows
+                example, cut = builder.windows(
+                    texts[0], room=room, stride=stride, most=most, **fields
                 )
             else:
-                example, was_truncated = builder.windows(
-                    own[0], room=room, stride=settings.stride, most=settings.max_windows, **label
-                )
+                example, cut = builder.example(texts, **fields)
             examples.append(example)
-            truncated += was_truncated
+            truncated += cut
         windows = settings.train_windows if training else None
         return EncodedRows(examples, truncated, windows=windows, seed=self.seed)
-
-    def _most_ids(self, builder: Any) -> int | None:
-        """Maximum number of ids needed per text, plus one to detect longer texts; None: all."""
-        if not self.reads_windows:
-            return builder.room + 1
-        room = builder.room - (builder.max_length - self._window(builder.max_length))
-        return self.settings.max_windows * (room - self.settings.stride) + self.settings.stride + 1
 
     def _ids_of_words(
         self, rows: Sequence[Row], builder: Any
@@ -285,15 +280,16 @@ class SentenceTask(Task):
             self.settings = replace(settings, long="cut")
             return
         window = min(settings.window or _WINDOW, builder.max_length)
+        most = settings.max_windows
+        if most == TaskSettings.max_windows:
+            most = max(most, _DOCUMENT_TOKENS // window)
         self.settings = replace(
             settings,
             long="windows",
             window=window,
             # Windows advance by at least about half of their length.
             stride=min(settings.stride, window // 2 - 1),
-            max_windows=max(settings.max_windows, _DOCUMENT_TOKENS // window)
-            if settings.max_windows == TaskSettings.max_windows
-            else settings.max_windows,
+            max_windows=most,
             train_windows=settings.train_windows or max(1, _TRAINING_TOKENS // window),
         )
         self.long_note = (
@@ -301,9 +297,9 @@ class SentenceTask(Task):
             f"{builder.max_length} tokens: all are read in windows of {window}"
         )
 
-    @abstractmethod
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """(B, C) -> (B, C): probabilities or values."""
+        raise NotImplementedError
 
     @property
     def averages_logits(self) -> bool:
@@ -316,11 +312,3 @@ class SentenceTask(Task):
         if self.averages_logits:
             return list(self.probabilities(mean_per_row(logits, examples)))
         return list(mean_per_row(self.probabilities(logits), examples))
-
-
-def _pooled_words(spec: HeadSpec, pooling: str | None) -> HeadSpec:
-    """The head for words with features: mean pooling by default, because the first word is [CLS],
-    which has no features. "first" adds a layer, as in SemBERT."""
-    if pooling in ("pooler", "first"):
-        return replace(spec, pooling="first", dense="tanh", dropout_first=False)
-    return replace(spec, pooling=pooling or "mean", dense=None)

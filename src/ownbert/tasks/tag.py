@@ -151,7 +151,16 @@ class TaggingTask(Task):
         if training and self.settings.tag_all:
             continuation = [indices.get(continuation_tag(tag), i) for tag, i in indices.items()]
         examples: list[Example] = []
-        special = builder.format.before, builder.format.behind
+
+        def table(row: Row, window: WordWindow, sizes: Sequence[int]) -> np.ndarray | None:
+            """The words of a window with their features."""
+            if not self.features:
+                return None
+            words = slice(window.start, window.stop)
+            cells = tuple(tags[words] for tags in row.features)
+            special = builder.format.before, builder.format.behind
+            return word_table(sizes[words], cells, self.features, special)
+
         for row in rows:
             tags = None if row.target is None else [indices[tag] for tag in row.target]
             pieces = [ids[word] for word in row.texts]
@@ -164,7 +173,7 @@ class TaggingTask(Task):
                     tags,
                     builder,
                     continuation=continuation,
-                    words=self._word_table(row, window, sizes, special),
+                    words=table(row, window, sizes),
                 )
                 for window in windows
             )
@@ -174,16 +183,6 @@ class TaggingTask(Task):
             else:
                 examples.append(join_windows(made, marks=tags is None))
         return EncodedRows(examples)
-
-    def _word_table(
-        self, row: Row, window: WordWindow, sizes: Sequence[int], special: tuple[int, int]
-    ) -> np.ndarray | None:
-        """The words of a window with their features; None for a model without features."""
-        if not self.features:
-            return None
-        words = slice(window.start, window.stop)
-        cells = tuple(tags[words] for tags in row.features)
-        return word_table(sizes[words], cells, self.features, special)
 
     def objective(self, model: "Model") -> "TaggingObjective":
         from ownbert.nn.output_heads import TokenHead
@@ -344,22 +343,19 @@ def continuation_tag(tag: str) -> str:
 def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
     """Precision, recall and F1 of entities, micro-averaged and by type; an entity is correct if its
     type, first word and last word are."""
-    hits, gold, predicted_counts = Counter[str](), Counter[str](), Counter[str]()
+    _, gold, found = counts = Counter[str](), Counter[str](), Counter[str]()
     for true_tags, tags in zip(truth, predicted, strict=True):
-        theirs, ours = set(entities(true_tags)), set(entities(tags))
-        gold.update(kind for kind, _, _ in theirs)
-        predicted_counts.update(kind for kind, _, _ in ours)
-        hits.update(kind for kind, _, _ in theirs & ours)
-    kinds = sorted({*gold, *predicted_counts})
-    right, support, predictions = (
-        np.asarray([counts[kind] for kind in kinds], dtype=int)
-        for counts in (hits, gold, predicted_counts)
-    )
-    sums = (each.sum(keepdims=True) for each in (right, support, predictions))
-    (micro,) = label_scores(["all"], *sums)
+        true, own = set(entities(true_tags)), set(entities(tags))
+        for counter, spans in zip(counts, (true & own, true, own), strict=True):
+            counter.update(kind for kind, _, _ in spans)
+    kinds = sorted({*gold, *found})
+    by_kind = [np.asarray([counter[kind] for kind in kinds], dtype=int) for counter in counts]
+    (micro,) = label_scores(["all"], *(numbers.sum(keepdims=True) for numbers in by_kind))
     values = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall}
-    values["token_accuracy"] = _accuracy(truth, predicted)
-    return Scores(values, label_scores(kinds, right, support, predictions))
+    pairs = zip(truth, predicted, strict=True)
+    right_tags = sum(a == b for tags, others in pairs for a, b in zip(tags, others, strict=True))
+    values["token_accuracy"] = right_tags / max(1, sum(map(len, truth)))
+    return Scores(values, label_scores(kinds, *by_kind))
 
 
 def score_tags(
@@ -376,9 +372,3 @@ def score_tags(
     names = ("f1", "precision", "recall", "token_accuracy")
     values: dict[str, float] = dict.fromkeys(names, by_tag.accuracy)
     return replace(by_tag, values=values, warnings=(warning,))
-
-
-def _accuracy(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    pairs = zip(truth, predicted, strict=True)
-    right = sum(a == b for tags, others in pairs for a, b in zip(tags, others, strict=True))
-    return right / max(1, sum(map(len, truth)))

@@ -1,7 +1,6 @@
 """The base class of tasks, and the task of a folder."""
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from ownbert.tables.memory import is_list, is_table, table_of
 from ownbert.tables.tables import Source
 from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.tasks.finetune_recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.kinds import task_kind, task_kinds
+from ownbert.tasks.kinds import KINDS, task_kind
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.related_rows import text_key
 from ownbert.tasks.row_network import RowNetwork
@@ -59,7 +58,7 @@ class NoTaskHead(InputError):
         self.description = description
 
 
-class Task(ABC):
+class Task:
     """A kind of prediction task: reading rows, head, objective, predictions and metrics.
 
     Training: ``describe_base`` (the model to start from), ``read``, ``learn`` (labels, scale),
@@ -68,16 +67,10 @@ class Task(ABC):
     can be averaged over models), ``decide``, ``output_row``. Evaluation: ``tune`` (thresholds, on
     dev rows), ``score``.
 
-    Args:
-        settings: settings of the recipe.
-        columns: columns named by the user.
-        labels: known labels.
-
-    Raises:
-        InputError: settings of other tasks are set.
+    Settings of other tasks are refused.
     """
 
-    # Name on the command line (see ``tasks/kinds``), and kind of the head.
+    # Name on the command line (see ``tasks/kinds.py``), and kind of the head.
     name: ClassVar[str]
     head: ClassVar[str]
     # Settings of ``TaskSettings`` used by the task, besides those of its command.
@@ -153,12 +146,12 @@ class Task(ABC):
     def uses(cls) -> frozenset[str]:
         """The settings of ``TaskSettings`` used by the task."""
         known = {f.name for f in fields(TaskSettings)}
-        return cls.hidden_settings.union(known.intersection(task_kinds()[cls.name].settings))
+        return cls.hidden_settings.union(known.intersection(KINDS[cls.name].settings))
 
     @property
     def column_specs(self) -> Sequence[ColumnSpec]:
         """The columns of the task's files."""
-        return task_kinds()[self.name].columns
+        return KINDS[self.name].columns
 
     # Model and input.
 
@@ -179,7 +172,19 @@ class Task(ABC):
         except InputError as error:
             raise InputError("{folder}: {error}", model.folder, error) from None
         self.pretrained_features = description.values.get(FEATURES) or {}
-        return _with_sesame(description, model)
+        # Changes to the encoder (``nn/variants/sesame.py``).
+        changes = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if changes and description.decoder is not None:
+            raise InputError(
+                "model.{iter} is for models without a decoder, but a {architecture} has one",
+                next(iter(changes)),
+                description.architecture,
+            )
+        try:
+            return replace(description, config=replace(description.config, **changes))
+        except InputError as error:
+            raise InputError("{folder}: {error}", model.folder, error) from None
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
         """The description of a new model for the training rows, if no folder is given."""
@@ -232,9 +237,9 @@ class Task(ABC):
         names = positional_names(self.column_specs, self.columns, labelled=labelled, pair=pair)
         return table_of(data, name=name, positional=names, trim=labelled)
 
-    @abstractmethod
     def read(self, path: Source) -> list[Row]:
         """Read labelled rows, at least one."""
+        raise NotImplementedError
 
     def hold_out(
         self, rows: Sequence[Row], source: Source, seed: int
@@ -242,24 +247,22 @@ class Task(ABC):
         """Split off dev rows if none are given, by a seed; by default there are none."""
         return rows, None
 
-    @abstractmethod
     def stream(self, path: Source) -> Iterator[Row]:
         """Yield rows to predict, without targets."""
+        raise NotImplementedError
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         """Learn labels and scales from the training rows."""
-        return
 
     def learn_features(self, rows: Sequence[Row]) -> None:
         """Learn the tags of word features from the training rows, appended to those of
         pretraining."""
-        given = self.columns.features
-        if given is None:
+        if self.columns.features is None:
             return
-        names = feature_names(given, len(rows[0].features))
-        features, known = learn_features((row.features for row in rows), names), {}
-        if [*features] == [*self.pretrained_features]:
-            known = self.pretrained_features
+        names = feature_names(self.columns.features, len(rows[0].features))
+        features = learn_features((row.features for row in rows), names)
+        same = [*features] == [*self.pretrained_features]
+        known = self.pretrained_features if same else {}
         self.features = {
             name: [*dict.fromkeys((*known.get(name, ()), *tags))] for name, tags in features.items()
         }
@@ -267,7 +270,6 @@ class Task(ABC):
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         """Raise ``InputError`` if a target of labelled rows is unsuitable for training and
         evaluation; ``known`` is the origin of the known labels, for messages."""
-        return
 
     # Model inputs and outputs.
 
@@ -293,21 +295,21 @@ class Task(ABC):
         """Whether the model to train has a pooler; None: only if its head needs one."""
         return None
 
-    @abstractmethod
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         """Encode rows as model inputs, with targets where the rows have them; only in ``training``
         may a row become several examples."""
+        raise NotImplementedError
 
-    @abstractmethod
     def objective(self, model: "Model") -> "Objective":
         """The objective to train the head with."""
+        raise NotImplementedError
 
-    @abstractmethod
     def raw(
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         """Convert logits of the head, (T, ...) or (B, ...), to raw outputs of each row in a batch;
         ``network`` has other parameters of the head."""
+        raise NotImplementedError
 
     def monitor(self, metric: str) -> None:
         """Choose thresholds and compute metrics for this metric; raise ``InputError`` if it does
@@ -316,15 +318,13 @@ class Task(ABC):
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         """Choose thresholds with the best metric on these rows."""
-        return
 
     @property
     def given_thresholds(self) -> Mapping[str, float | Aim]:
         """The thresholds of labels in the settings."""
         given = self.settings.threshold
-        return (
-            {} if given is None or isinstance(given, float) else read_thresholds(given, self.labels)
-        )
+        by_label = given is not None and not isinstance(given, float)
+        return read_thresholds(given, self.labels) if by_label else {}
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> "Task":
         """A copy of the task that predicts these labels from these probabilities."""
@@ -360,13 +360,12 @@ class Task(ABC):
                 known,
             )
 
-    @abstractmethod
     def output_row(
         self, decided: Any, row: Row, options: OutputOptions = PLAIN_OUTPUT
     ) -> dict[str, Any]:
         """A prediction as a row of the output file, after ``identity``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def answer(self, decided: Any, row: Row, top_k: int | None = DEFAULT) -> Any:
         """A prediction in the format of ``transformers.pipeline``.
 
@@ -379,20 +378,20 @@ class Task(ABC):
         Returns:
             A dict, or a list of dicts.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def plain(self, decided: Any, row: Row) -> Any:
         """The bare prediction: a label, labels, a number, tags, a text."""
+        raise NotImplementedError
 
-    @abstractmethod
     def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
         """The metrics of the predictions."""
+        raise NotImplementedError
 
     # Saving.
 
     def begin(self, model: "Model") -> None:
         """Prepare a saved model, whose head is reused, for training."""
-        return
 
     def finish(self, model: "Model") -> "Model":
         """Convert the trained model for saving."""
@@ -400,7 +399,9 @@ class Task(ABC):
 
     def write(self, folder: Path, model: "Model") -> None:
         """Write additional files into the folder of the finished model."""
-        return
+
+    def follow(self, folder: Path) -> None:
+        """Read rows as further files in the model's folder require."""
 
     def load(self, description: Description) -> "Model":
         """The model of a finished folder, with its head."""
@@ -489,22 +490,6 @@ class Task(ABC):
         return (text for row in rows for text in self.pretraining_texts(row))
 
 
-def _with_sesame(description: Description, model: FinetuneModel) -> Description:
-    """The description with the recipe's changes to the encoder (``nn/variants/sesame.py``)."""
-    given = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given and description.decoder is not None:
-        raise InputError(
-            "model.{iter} is for models without a decoder, but a {architecture} has one",
-            next(iter(given)),
-            description.architecture,
-        )
-    try:
-        return replace(description, config=replace(description.config, **given))
-    except InputError as error:
-        raise InputError("{folder}: {error}", model.folder, error) from None
-
-
 def named_probabilities(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
     """The probability of each label, rounded for output files."""
     return {label: round(p, 6) for label, p in zip(labels, probabilities.tolist(), strict=True)}
@@ -529,15 +514,14 @@ def task_of(description: Description, columns: ColumnNames | None = None) -> Tas
     if name == "embed" and not saved:
         return untrained_similarity(folder, columns)
     try:
-        task: Any = restored_task(name, saved, description.labels, columns)
+        task = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
         raise InputError("{folder}: {key}: {error}", folder / CONFIG, KEY, error) from None
     try:
         require_tables(task.features, task.head, description.specs)
     except InputError as error:
         raise InputError("{folder}: {error}", folder / CONFIG, error) from None
-    if name == "embed":
-        task.follow(read_embedding_config(folder))
+    task.follow(folder)
     return task
 
 
@@ -572,7 +556,7 @@ def _task_of_head(description: Description, folder: Path) -> str:
             return "regress"
         known = {"multi_label_classification": "multilabel", "regression": "regress"}
         return known.get(str(problem), "classify")
-    for name, kind in task_kinds().items():
+    for name, kind in KINDS.items():
         if kind.head in kinds:
             return name
     if (folder / "modules.json").exists():  # a sentence-transformers folder
@@ -583,7 +567,7 @@ def _task_of_head(description: Description, folder: Path) -> str:
 def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None) -> Task:
     """The similarity task for the folder of any encoder that was not fine-tuned, by its
     ``Embedder`` vectors."""
-    known = read_embedding_config(Path(folder))
-    task: Any = task_class("embed")(TaskSettings(name="embed", pooling=known.pooling), columns)
-    task.follow(known)
+    pooling = read_embedding_config(Path(folder)).pooling
+    task = task_class("embed")(TaskSettings(name="embed", pooling=pooling), columns)
+    task.follow(Path(folder))
     return task

@@ -29,6 +29,8 @@ _SYSTEMATIC = 0.25
 # Number of texts examined, and of unknown words named.
 _EXAMINED, _NAMED = 1000, 3
 _CHARACTERS = 200  # maximum characters of an example's tokens in a preview
+# Tags of the first and last token of an answer.
+START, END = 1, 2
 _TEXTS = 5  # maximum texts of an example in a preview, one per line
 
 
@@ -73,8 +75,15 @@ class EncodedRows:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
         if sampled:
-            chosen = np.sort(rng.choice(count, self.windows, replace=False)).tolist()
-            example = _subset(example, chosen)
+            chosen = np.sort(rng.choice(count, self.windows, replace=False))
+            lengths = np.asarray(example.parts)
+            tokens = np.isin(np.repeat(np.arange(count), lengths), chosen)
+            example = replace(
+                example,
+                token_ids=example.token_ids[tokens],
+                type_ids=example.type_ids[tokens],
+                parts=tuple(lengths[chosen].tolist()),
+            )
         # Texts with less than one expected masked token are not masked.
         if masking is not None and masking.rate * len(example.token_ids) >= 1:
             example = replace(example, token_ids=masking(example.token_ids, rng)[0])
@@ -82,13 +91,8 @@ class EncodedRows:
 
     def subset(self, indices: Sequence[int]) -> "EncodedRows":
         """The rows at the indices, in their order."""
-        examples, notes = self.examples, self.notes
-        return replace(
-            self,
-            examples=[examples[i] for i in indices],
-            notes=[notes[i] for i in indices],
-            truncated=0,
-        )
+        examples, notes = ([values[i] for i in indices] for values in (self.examples, self.notes))
+        return replace(self, examples=examples, notes=notes, truncated=0)
 
     def identity(self) -> str:
         """The number and the digest of the examples, which depend on rows and targets."""
@@ -98,19 +102,6 @@ class EncodedRows:
                 if part is not None:
                     digest.update(np.asarray(part).tobytes())
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
-
-
-def _subset(example: Example, chosen: Sequence[int]) -> Example:
-    """An example with a subset of its sequences."""
-    assert example.parts is not None
-    ends = np.cumsum(example.parts).tolist()
-    rows = np.concatenate([np.arange(ends[i] - example.parts[i], ends[i]) for i in chosen])
-    return replace(
-        example,
-        token_ids=example.token_ids[rows],
-        type_ids=example.type_ids[rows],
-        parts=tuple(example.parts[i] for i in chosen),
-    )
 
 
 class TextInputBuilder:
@@ -167,21 +158,22 @@ class TextInputBuilder:
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
         """The token types of one text with special tokens."""
-        types = np.zeros_like(ids)
-        if self.types:
-            types[:] = self.format.types(len(ids))
-        return types
+        types = self.format.types(len(ids)) if self.types else 0
+        return np.full_like(ids, types)
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """[CLS] first [SEP] second [SEP] as arrays of ids and of types; without [CLS] in T5. The
         longer text is truncated first, like ``longest_first`` in Transformers."""
-        first, second = _cut_longest(first, second, self.pair_room)
-        both, known = self.format.pair(first, second)
-        ids = np.asarray(both, dtype=np.int64)
-        types = np.zeros_like(ids)
-        if self.types:
-            types[:] = known
-        return ids, types
+        short, long = sorted((len(first), len(second)))
+        if short + long > self.pair_room:
+            # A text that takes at most half is not truncated.
+            short = min(short, self.pair_room // 2)
+            sizes = short, self.pair_room - short
+            one, two = sizes if len(first) <= len(second) else sizes[::-1]
+            first, second = first[:one], second[:two]
+        pair, types = self.format.pair(first, second)
+        ids = np.asarray(pair, dtype=np.int64)
+        return ids, np.full_like(ids, types if self.types else 0)
 
     def example(self, texts: Sequence[Sequence[int]], **targets: Any) -> tuple[Example, bool]:
         """An example of one or two texts, and whether it was truncated."""
@@ -239,10 +231,17 @@ class UnknownWords:
         """A warning if the vocabulary does not fit the texts, else None."""
         if self.tokenizer is None or self.share <= _FEW:
             return None
-        frequent, systematic = self._frequent()
-        if self.share <= _MANY and not systematic:
+        unknown_words = self.tokenizer.unknown_words(list(self.texts))
+        occurrences = Counter(word for words in unknown_words for word in words)
+        texts = Counter(word for words in unknown_words for word in set(words))
+        least = max(_LEAST_TEXTS, _FREQUENT * len(unknown_words))
+        frequent = [word for word, count in texts.most_common() if count >= least]
+        covered = sum(occurrences[word] for word in frequent)
+        if self.share <= _MANY and covered <= _SYSTEMATIC * occurrences.total():
             return None
-        named = f", including frequent words ({', '.join(frequent)})" if frequent else ""
+        frequent = [word for word in frequent if any(map(str.isalnum, word))] or frequent
+        shown = ", ".join(frequent[:_NAMED])
+        named = f", including frequent words ({shown})" if frequent else ""
         why = "the model's vocabulary does not fit these texts"
         if self.unknown == self.total:
             named, why = "", "the model's vocabulary contains no word of these texts"
@@ -251,19 +250,6 @@ class UnknownWords:
             f"{self.tokenizer.special['unk_token']}{named}: {why}; use another model, or make "
             "one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and ownbert pretrain"
         )
-
-    def _frequent(self) -> tuple[list[str], bool]:
-        """The most frequent unknown words, and whether frequent words explain many unknown
-        tokens."""
-        assert self.tokenizer is not None
-        unknown_words = self.tokenizer.unknown_words(list(self.texts))
-        occurrences = Counter(word for words in unknown_words for word in words)
-        texts = Counter(word for words in unknown_words for word in set(words))
-        least = max(_LEAST_TEXTS, _FREQUENT * len(unknown_words))
-        frequent = [word for word, count in texts.most_common() if count >= least]
-        covered = sum(occurrences[word] for word in frequent)
-        named = [word for word in frequent if any(map(str.isalnum, word))] or frequent
-        return named[:_NAMED], covered > _SYSTEMATIC * occurrences.total()
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
@@ -290,16 +276,3 @@ def join(examples: Sequence[Example], **targets: Any) -> Example:
         parts=tuple(len(e.token_ids) for e in examples),
         **targets,
     )
-
-
-def _cut_longest(
-    first: Sequence[int], second: Sequence[int], room: int
-) -> tuple[Sequence[int], Sequence[int]]:
-    short, long = sorted((len(first), len(second)))
-    if short + long > room:
-        # A text that takes at most half is not truncated.
-        short = min(short, room // 2)
-        long = room - short
-        sizes = (short, long) if len(first) <= len(second) else (long, short)
-        first, second = first[: sizes[0]], second[: sizes[1]]
-    return first, second

@@ -139,29 +139,25 @@ def best_thresholds(truth: np.ndarray, probabilities: np.ndarray, metric: str) -
     if not truth.any():
         return np.full(size, 0.5)
     if metric in _BY_LABEL:
-        return _thresholds_by_label(truth, probabilities)
+        found = []
+        for true, own in zip(truth.T, probabilities.T, strict=True):
+            order = np.argsort(own)
+            first = np.searchsorted(own[order], _TRIED)
+            scores = []
+            for values in (true, own):  # the number of rows with the label, from each threshold up
+                above = np.append(np.cumsum(values[order][::-1])[::-1], 0.0)
+                scores.append(2 * above[first] / np.maximum(len(own) - first + above[0], 1e-9))
+            weight = true.sum() / (true.sum() + _PRIOR_ROWS)
+            middles = (_middle(np.sum(scores, 0)), _middle(scores[1]))
+            both, expected = (np.log(t / (1 - t)) for t in middles)
+            found.append(1 / (1 + float(np.exp(-(weight * both + (1 - weight) * expected)))))
+        return np.asarray(found)
     if metric == "subset_accuracy":
         equal = [((probabilities >= t) == truth.astype(bool)).all(1).sum() for t in _TRIED]
         return np.full(size, _middle(np.asarray(equal)))
     values, right, positives = counts_by_threshold(truth.ravel(), probabilities.ravel())
     best = int(np.argmax(right / (positives + right[-1])))
     return np.full(size, (values[best] + np.append(values, 0.0)[best + 1]) / 2)
-
-
-def _thresholds_by_label(truth: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """(C) for each label the threshold with the best F1, see ``best_thresholds``."""
-    found = []
-    for true, own in zip(truth.T, probabilities.T, strict=True):
-        order = np.argsort(own)
-        first = np.searchsorted(own[order], _TRIED)
-        scores = []
-        for each in (true, own):  # the number of rows with the label, from each threshold up
-            above = np.append(np.cumsum(each[order][::-1])[::-1], 0.0)
-            scores.append(2 * above[first] / np.maximum(len(own) - first + above[0], 1e-9))
-        weight = true.sum() / (true.sum() + _PRIOR_ROWS)
-        both, expected = (np.log(t / (1 - t)) for t in map(_middle, (np.sum(scores, 0), scores[1])))
-        found.append(1 / (1 + float(np.exp(-(weight * both + (1 - weight) * expected)))))
-    return np.asarray(found)
 
 
 def _middle(values: np.ndarray) -> float:

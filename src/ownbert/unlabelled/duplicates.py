@@ -31,8 +31,8 @@ from ownbert.language.messages import Option
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, columns, kind_of, read_values
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.related_rows import normalised
+from ownbert.tasks.row_network import blocks
 from ownbert.unlabelled.index_files import NumberRows, number_rows, vectors_of
 from ownbert.views.ngram_counts import character_ngrams
 

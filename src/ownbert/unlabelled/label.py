@@ -32,10 +32,10 @@ from ownbert.pages import cleaned
 from ownbert.run.file_names import REPORT
 from ownbert.tables.label_studio import ENDING, write_tasks
 from ownbert.tables.texts_or_files import corpus_files
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import ClassificationTask
 from ownbert.tasks.multilabel import MultiLabelTask
 from ownbert.tasks.related_rows import text_key
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import Row
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import VIEWS, Texts

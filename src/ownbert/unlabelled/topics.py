@@ -32,7 +32,7 @@ from ownbert.language import translated
 from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
-from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.row_network import blocks
 from ownbert.unlabelled.index_files import RowFile, WordCounts, number_rows, row_writer, vectors_of
 
 # Numbers of topics to compare by default, and number of vectors for the comparison.

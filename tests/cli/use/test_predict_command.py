@@ -87,11 +87,11 @@ def test_mistakes_in_what_is_given(classifier: Path, tmp_path: Path):
 
 
 def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
-    from ownbert.tasks.kinds import task_kinds
+    from ownbert.tasks.kinds import KINDS
     from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import task_class
 
-    known = {name: task_class(name).output_options for name in task_kinds()}
+    known = {name: task_class(name).output_options for name in KINDS}
     assert (known["regress"], known["embed"]) == ({"coverage"}, frozenset())
     of_labels = {"top", "threshold", "probabilities", "unknown", "coverage"}
     assert known["classify"] == known["image"] == of_labels

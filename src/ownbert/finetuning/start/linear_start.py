@@ -19,10 +19,9 @@ from ownbert.batches.example import Example
 from ownbert.finetuning.linear_baseline import targets_of
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead
-from ownbert.tasks.batched_forward import in_batches
 from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.related_rows import clusters_of
-from ownbert.tasks.row_network import mean_per_row
+from ownbert.tasks.row_network import in_batches, mean_per_row
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.time_limit import check_time

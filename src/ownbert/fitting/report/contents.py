@@ -10,8 +10,7 @@ from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.inference.chance import Chance, like_guessing
-from ownbert.tasks.label_errors import LabelError
-from ownbert.tasks.metrics import Scores
+from ownbert.tasks.metrics import LabelError, Scores
 from ownbert.tasks.related_rows import bootstrap
 
 _ROWS = 10  # rows shown

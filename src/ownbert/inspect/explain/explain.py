@@ -47,8 +47,8 @@ from ownbert.inspect.internals.observation import (
 from ownbert.inspect.internals.observing import masked_words, require_room, text_ids
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, Example
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
-from ownbert.tasks.answer_spans import best_span, null_span
+from ownbert.tasks.answer import best_span, null_span
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.row_objectives import mean_per_row, pad_choices, vectors_of_rows
 from ownbert.tasks.rows import Row
@@ -73,8 +73,6 @@ def targets_of(
     Raises:
         InputError: the label or choice does not exist.
     """
-    if task.head == "classification":
-        return _labels(task, model, example, raw, target, labels)
     if task.head == "choice":
         return [_choice(example, raw, target)]
     if task.head == "tokens":
@@ -83,7 +81,7 @@ def targets_of(
         return [_span(task, row, example, raw, note)]
     if task.head == "embedding":
         return [_similarity(example, raw)]
-    raise InputError("{name} reads images; use ownbert relevance", task.name)
+    return _labels(task, model, example, raw, target, labels)
 
 
 def masked_word(
@@ -127,7 +125,7 @@ def _labels(
 ) -> list[Target]:
     """The most probable labels, the positive labels, or values; averaged over the windows of a
     document."""
-    reads = _pooled(model, example)
+    reads = _pooled(model.specs[task.head].pooling, example)
 
     def make_target(index: int) -> Target:
         def score(logits: Tensor, batch: Batch) -> Tensor:
@@ -224,7 +222,7 @@ def _tags(
 def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> Target:
     """The logits of the first and the last token of the answer, or of "no answer"."""
     decided = task.decide(raw, row, note)
-    positions = note.windows.positions
+    positions = note.positions
     span = best_span(raw, positions, task.settings.answer_length)
     if decided.start is None or span is None:
         span = null_span(raw, positions)
@@ -269,12 +267,12 @@ def likeliest(
     return tuple((str(name(i)), float(probabilities[i])) for i in order.tolist())
 
 
-def _pooled(model: Model, example: Example) -> np.ndarray:
+def _pooled(pooling: str, example: Example) -> np.ndarray:
     """(T) weights of the tokens read by a sentence head: first tokens, or all tokens."""
     parts = example.lengths
     reads = np.zeros(len(example.token_ids))
     starts = np.cumsum([0, *parts[:-1]])
-    if model.specs["classification"].pooling in ("pooler", "first"):
+    if pooling in ("pooler", "first"):
         reads[starts] = 1 / len(parts)
     else:
         for start, size in zip(starts, parts, strict=True):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from ownbert.serve.api.exchange import Several, bad_field, json_answer
 from ownbert.serve.api.huggingface_api import opened
 from ownbert.serve.service import ModelRequest, Service, texts_of, usage_of
-from ownbert.tasks.kinds import task_kinds
+from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.rows import OutputOptions
 
 # Inputs of operations that are no tasks of ``finetune``.
@@ -99,7 +99,7 @@ class ReloadRequest(OwnRequest):
 def router(service: Service) -> APIRouter:
     """The routes of this API."""
     routes = APIRouter(tags=["OwnBERT"])
-    examples = {name: list(kind.example) for name, kind in task_kinds().items()}
+    examples = {name: list(kind.example) for name, kind in KINDS.items()}
     for task, example in {**examples, **_EXAMPLES}.items():
         _add(routes, service, task, example)
 
