@@ -18,7 +18,7 @@ the others alone. What is not installed or not possible here is left out with a 
 - loop: ``ownbert pretrain`` itself, and how many tokens its loader alone can deliver.
 - graphs: the same step in a CUDA graph and with torch.compile: does it pay?
 
-Operations of a step (``train/flops.py``): 6 per weight of the blocks' matrices and token, 12 x
+Operations of a step (``train/meter.py``): 6 per weight of the blocks' matrices and token, 12 x
 layers x width x length per token for attention, and 6 per weight of the MLM head and masked token.
 Embeddings, padding, and what is computed twice do not count. MFU is that per second over the peak
 of the device's data sheet (``PEAKS``), or over the largest measured matrix product where it has

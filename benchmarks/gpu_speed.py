@@ -28,7 +28,7 @@ from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.tasks.row_network import batches_by_tokens
 from ownbert.train.device import keep_memory
-from ownbert.train.flops import matmul_rate, training_flops
+from ownbert.train.meter import matmul_rate, training_flops
 
 F32, BF16 = torch.float32, torch.bfloat16
 VOCABULARY, MASKED = 30_522, 0.15

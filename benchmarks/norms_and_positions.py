@@ -23,7 +23,7 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.run.run_folder import RunFolder
 from ownbert.settings import resolve
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 
 T5_NORMS = {"norm_first": True, "final_norm": True, "norm_type": "rms_norm", "norm_bias": False}
 NORMS: dict[str, dict[str, Any]] = {"post-norm": {}, "pre-norm": T5_NORMS}

@@ -44,7 +44,7 @@ from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.train.device import keep_memory
-from ownbert.train.flops import matmul_rate, training_flops
+from ownbert.train.meter import matmul_rate, training_flops
 
 SEQUENCES = {"tiny": 32, "mini": 32}  # per batch; 8 for all others
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}

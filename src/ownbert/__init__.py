@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.pretraining_run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
-    from ownbert.train.watch.callbacks import Callbacks as Callbacks
+    from ownbert.train.loop import Callbacks as Callbacks
     from ownbert.transformers.models import load as load
     from ownbert.transformers.models import save as save
     from ownbert.transformers.speed_up import speed_up as speed_up
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "Callbacks": "train.watch.callbacks",
+    "Callbacks": "train.loop",
     "EncoderConfig": "config.encoder",
     "Index": "unlabelled.index",
     "InputError": "exceptions",

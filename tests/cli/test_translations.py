@@ -25,7 +25,7 @@ from ownbert.language.catalogue import CHINESE, catalogue
 from ownbert.language.messages import Message, names_of
 from ownbert.tables.tables import place
 from ownbert.tasks.rows import Row
-from ownbert.train.watch.display import describe, live_parts
+from ownbert.train.display import describe, live_parts
 from support.fit_report import made_report
 from support.shown_texts import (
     SOURCE,
@@ -49,12 +49,12 @@ NOT_TRANSLATED = (
     *("transformers/", "nn/", "views/", "batches/layout.py", "families/marian.py"),
     *(f"corpus/{n}.py" for n in ("cooccurrence", "pretraining_examples")),
     *("inspect/explain/attribution.py", "vision/patches.py", "vision/relevance_maps.py"),
-    *("train/watch/training_curves.py", "train/distributed.py", "train/optimizers.py"),
+    *("train/training_curves.py", "train/distributed.py", "train/optimizers.py"),
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),
     *(f"serve/{n}.py" for n in ("served_model", "service")),
     *(f"serve/api/{n}_api.py" for n in ("collection", "huggingface", "native", "openai", "tei")),
-    *("text/subword.py", "text/sentences.py", "text/tokenizer.py"),
+    *("text/build.py", "text/sentences.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {

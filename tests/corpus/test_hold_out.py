@@ -8,7 +8,7 @@ import pytest
 
 from ownbert.corpus.pretraining_examples import Spans, hold_out, pretraining_data, split_into_spans
 from ownbert.corpus.store import Store
-from ownbert.text.input_format import InputFormat
+from ownbert.text.styles import InputFormat
 
 # Documents given by their lengths, with a sentence every ten tokens.
 CORPORA = {

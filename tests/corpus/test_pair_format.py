@@ -10,9 +10,9 @@ from ownbert import InputError, pretrain
 from ownbert.corpus.learn_vocabulary import learn_tokenizer
 from ownbert.corpus.pretraining_examples import PretrainingData
 from ownbert.corpus.store import Store, prepare
-from ownbert.text.input_format import InputFormat
+from ownbert.text.styles import InputFormat
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.state_files import SavedState, newest_state, require_same_identity
+from ownbert.train.state import SavedState, newest_state, require_same_identity
 from support.small_corpus import CLS, SEP, data_of, make_corpus
 
 FORMATS = {

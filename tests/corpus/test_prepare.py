@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ownbert.corpus.prepare import WorkerDied, WorkerPool
 from ownbert.corpus.store import Store, prepare
 from ownbert.corpus.store_writer import StoreWriter
-from ownbert.corpus.workers import WorkerDied, WorkerPool
 from ownbert.exceptions import InputError
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
@@ -236,7 +236,7 @@ def test_a_worker_that_is_killed(corpus: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_workers_need_no_torch():
-    modules = "ownbert.corpus.workers, ownbert.corpus.store"
+    modules = "ownbert.corpus.prepare, ownbert.corpus.store"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ownbert.cli.text_commands import report
 from ownbert.corpus import chunks
+from ownbert.corpus.chunks import DuplicateFilter, digest
 from ownbert.corpus.documents import Document
-from ownbert.corpus.duplicate_filter import DuplicateFilter, digest
 from ownbert.corpus.store import Store, prepare
 from ownbert.corpus.text_encoding import ChunkEncoder, TextEncoder
 from ownbert.exceptions import InputError
@@ -182,7 +182,7 @@ def test_a_digest_is_that_of_the_text(monkeypatch: pytest.MonkeyPatch):
     assert [size for _, size in keys] == [5, 5, 6, 1]
     assert keys[1][0] == keys[2][0]  # lines of one document
     assert len({key for key, _ in keys}) == 3
-    monkeypatch.setattr("ownbert.corpus.duplicate_filter._SLICE", 2)
+    monkeypatch.setattr("ownbert.corpus.chunks._SLICE", 2)
     assert [digest(text) for text in texts] == keys
 
 

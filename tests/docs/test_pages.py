@@ -109,7 +109,7 @@ def test_pages_that_the_code_names_are_there():
         for path in code
         for page in re.findall(r"docs/[\w/.-]*\.md", path.read_text(encoding="utf-8"))
     }
-    assert ("linear_start.py", "docs/lab/fine-tuning.md") in named
+    assert ("linear_baseline.py", "docs/lab/fine-tuning.md") in named
     assert not [(path, page) for path, page in named if not (ROOT / page).is_file()]
 
 

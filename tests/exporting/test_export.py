@@ -27,7 +27,7 @@ from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
-from ownbert.run.new_folder import complete_folder
+from ownbert.run.run_folder import complete_folder
 from ownbert.tasks.task import restored_task
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.vision import vit

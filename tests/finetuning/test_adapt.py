@@ -13,12 +13,11 @@ from ownbert.checkpoint import load as load_folder
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.finetuning.default_settings import DefaultSettings
-from ownbert.finetuning.ensemble import Ensemble
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.labelled_splits import texts_of
+from ownbert.finetuning.several_runs import Ensemble
 from ownbert.nn.model import Model
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 
 
 def tune(topics: Path, model: Path, output: Path, **options) -> Model:
@@ -146,7 +145,7 @@ def test_texts_of_pairs_stand_there_once(pretrained: Path, tmp_path: Path):
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     data = FinetuneData(train=str(tmp_path / "pairs.jsonl"), dev=str(tmp_path / "pairs.jsonl"))
     run = FinetuningRun(FinetuneRecipe(data=data, model=FinetuneModel(folder=str(pretrained))))
-    assert list(texts_of(run.task, run.splits)) == ["red1 9", "blue1 9", "green1 9"]
+    assert list(run.splits.distinct_texts()) == ["red1 9", "blue1 9", "green1 9"]
 
 
 def test_other_families_and_new_weights_are_refused(pretrained: Path, topics: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 
-from ownbert.finetuning.confusion import draw_confusion, most_confused
+from ownbert.finetuning.finetuned_card import draw_confusion, most_confused
 from ownbert.tasks.metrics import Scores, score_labels
 from support.cli import run_cli
 

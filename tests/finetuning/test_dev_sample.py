@@ -13,7 +13,7 @@ from ownbert.finetuning.labelled_splits import stratified_sample
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 
 
 def rows_of(*targets) -> list[Row]:

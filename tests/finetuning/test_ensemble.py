@@ -11,12 +11,13 @@ import pytest
 from sklearn.metrics import f1_score
 
 from ownbert import InputError, evaluate, finetune, predict
-from ownbert.finetuning.ensemble import Ensemble, fold_of
+from ownbert.finetuning.labelled_splits import fold_of
+from ownbert.finetuning.several_runs import Ensemble
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_class
-from ownbert.train.job import Interrupted
+from ownbert.train.loop import Interrupted
 from ownbert.train.loop import train as train_loop
 
 

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.finetuning.ensemble import _fold_members
-from ownbert.finetuning.finetune import recipe_options
+from ownbert.finetuning.finetune import preview_finetuning, recipe_options
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.preview import preview_finetuning
+from ownbert.finetuning.several_runs import _fold_members
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from support.cli import run_cli

@@ -12,9 +12,9 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.tasks.classification import ClassificationTask
-from ownbert.train.job import Interrupted
-from ownbert.train.state_files import newest_state
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
+from ownbert.train.loop import Interrupted
+from ownbert.train.state import newest_state
 
 WAYS: Mapping[str, Mapping[str, object]] = {
     "plain": {},

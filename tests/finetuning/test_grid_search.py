@@ -9,11 +9,11 @@ from ownbert import InputError, evaluate, finetune
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.grid_search import combinations
+from ownbert.finetuning.several_runs import combinations
 from ownbert.nn.model import Model
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 from support.plots import matplotlib_installed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ownbert.checkpoint import load, load_tokenizer, save
-from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
+from ownbert.finetuning.token_scores import can_hold_means, with_mean_layer
 from ownbert.nn.model import Model
 from support.tiny import CONFIG
 

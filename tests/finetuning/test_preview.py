@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ownbert.batches.batch import Example
-from ownbert.finetuning.preview import preview_finetuning
+from ownbert.finetuning.finetune import preview_finetuning
 from ownbert.language import translated
 from ownbert.tasks.text_input import UnknownWords, readable
 from ownbert.text.tokenizer import Tokenizer

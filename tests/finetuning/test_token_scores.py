@@ -15,9 +15,9 @@ from ownbert.batches.example import Example
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.finetuning.start import token_scores
-from ownbert.finetuning.start.token_pairs import can_hold_pairs, token_shares
-from ownbert.finetuning.start.token_scores import (
+from ownbert.finetuning import token_scores
+from ownbert.finetuning.token_pairs import can_hold_pairs, token_shares
+from ownbert.finetuning.token_scores import (
     TokenScores,
     can_hold_scores,
     fit_to_labels,

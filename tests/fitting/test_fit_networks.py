@@ -26,7 +26,7 @@ from ownbert.settings import resolve
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 from ownbert.views.view_features import Texts
 from support.fit_files import sentence_model, texts_of
 

@@ -22,7 +22,7 @@ from ownbert.fitting.rows.fit_input import checked_input
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
-from ownbert.train.state_files import newest_state
+from ownbert.train.state import newest_state
 from support.fit_files import texts_of
 
 # Enough on any machine: all that there is to do ends earlier.

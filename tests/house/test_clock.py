@@ -24,8 +24,8 @@ OTHERS = {
     "fitting/fit.py": "the start, which is recorded",
     "fitting/fit_state.py": "the start, which is recorded",
     "fitting/progress.py": "the seconds that are displayed",
-    "train/flops.py": "the speed of the machine, for the log",
-    "train/watch/display.py": "the time left that is displayed",
+    "train/meter.py": "the speed of the machine, for the log",
+    "train/display.py": "the time left that is displayed",
 }
 
 

@@ -23,15 +23,16 @@ from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.agreement import agrees
 from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
-from ownbert.finetuning.answers_check import check_answers
+from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import describe_members
 from ownbert.language import translated
-from ownbert.run.precision_check import EACH_AGREES, check_vectors
+from ownbert.run.packed_encoder import EACH_AGREES, check_vectors
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks import row_network as forward
+from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import change_weights
@@ -318,17 +319,19 @@ def test_what_does_not_agree(agreeing: Path, rows: Path):
     predictor = open_folder(agreeing)
     task, model = predictor.task, load(agreeing)
     labelled = task.read(rows)
-    data = task.encode(labelled, predictor.builder, training=False)
-    raws = predictor.raws_of(data)
+    splits = LabelledSplits(task, FinetuneRecipe(), (labelled, labelled), learnt=True)
+    splits.encode(predictor.builder)
+    assert splits.dev_data is not None
+    splits.raws = predictor.raws_of(splits.dev_data)
     head: Any = model.heads["classification"]
     with torch.no_grad():  # as a model whose rounding is worse than any is
         head.dense.bias[0] += 100
-    found = check_answers(model, task, labelled, data, raws, "macro_f1")
+    found = splits.check_bfloat16(model, "macro_f1")
     assert found is not None
     assert not found.agree
     assert found.sentences().endswith("`ownbert predict` and `evaluate` use float32.")
-    few = labelled[:49], data.subset(range(49)), raws[:49]
-    assert check_answers(model, task, *few, "macro_f1") is None
+    splits.sample = range(49)
+    assert splits.check_bfloat16(model, "macro_f1") is None
 
 
 def test_vectors_need_some_texts(encoder: Path):

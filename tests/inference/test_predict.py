@@ -16,7 +16,7 @@ import torch
 from ownbert import InputError, evaluate, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.finetuning.ensemble import Ensemble
+from ownbert.finetuning.several_runs import Ensemble
 from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.prediction_writer import PredictionWriter

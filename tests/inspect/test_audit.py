@@ -14,7 +14,7 @@ from ownbert.batches.masking import ordinary_tokens
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
 from ownbert.inspect.audit import _membership, copies
-from ownbert.pretraining.canaries import LENGTH, plant
+from ownbert.pretraining.phase_data import LENGTH, plant
 from ownbert.run.file_names import CANARIES
 from support.cli import refusal, run_cli
 from support.shared import made_once

@@ -13,7 +13,7 @@ from ownbert.nn.attention.attend import attend
 from ownbert.nn.model import Model
 from ownbert.nn.packed.int8 import quantizable, quantize_linears
 from ownbert.nn.packed.prepack import prepack
-from ownbert.train.flops import training_flops
+from ownbert.train.meter import training_flops
 from support.floats import assert_close
 
 CONFIG = EncoderConfig(

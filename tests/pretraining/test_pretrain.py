@@ -18,7 +18,7 @@ from ownbert.inspect.run_list import read_run
 from ownbert.nn.model import Model
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import resolve
-from ownbert.train.state_files import SavedState, newest_state
+from ownbert.train.state import SavedState, newest_state
 from support.training_runs import rows
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "quiet": True}

@@ -24,9 +24,9 @@ from ownbert.inference.pipeline import Predictor  # noqa: E402
 from ownbert.inspect.describe import describe as describe_model  # noqa: E402
 from ownbert.nn.model import Model  # noqa: E402
 from ownbert.tasks.rows import Row  # noqa: E402
-from ownbert.train.state_files import newest_state  # noqa: E402
-from ownbert.train.watch.callbacks import Callbacks  # noqa: E402
-from ownbert.train.watch.log import read_log  # noqa: E402
+from ownbert.train.log import read_log  # noqa: E402
+from ownbert.train.loop import Callbacks  # noqa: E402
+from ownbert.train.state import newest_state  # noqa: E402
 from support.floats import assert_close  # noqa: E402
 from support.tokenizer_folders import SNIPPETS, t5_folder  # noqa: E402
 

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.rows import Row
-from ownbert.train.state_files import newest_state
+from ownbert.train.state import newest_state
 
 
 def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:

@@ -13,7 +13,7 @@ from ownbert import InputError, evaluate, finetune
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.start.words_in_use import WordsInUse
+from ownbert.finetuning.initial_model import WordsInUse
 from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.targets import probability
 from ownbert.settings import resolve

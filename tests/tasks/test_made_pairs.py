@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune
 from ownbert.cli import app
-from ownbert.finetuning.preview import preview_finetuning
+from ownbert.finetuning.finetune import preview_finetuning
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.embed import EmbeddingTask

@@ -17,7 +17,7 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe
 from ownbert.cli import app
-from ownbert.finetuning.ensemble import fold_of
+from ownbert.finetuning.labelled_splits import fold_of
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.multiple_choice import MultipleChoiceTask

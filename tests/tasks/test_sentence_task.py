@@ -15,7 +15,7 @@ from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import load
 from ownbert.files.json_files import read_yaml
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.start.words_in_use import WordsInUse
+from ownbert.finetuning.initial_model import WordsInUse
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.packed_network import PackedNetwork

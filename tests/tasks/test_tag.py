@@ -15,7 +15,7 @@ from ownbert import InputError, Predictor, evaluate, finetune, predict
 from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.cli import app
-from ownbert.finetuning.preview import preview_finetuning
+from ownbert.finetuning.finetune import preview_finetuning
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import TaskSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.text.subword import bpe_backend
+from ownbert.text.build import bpe_backend
 from ownbert.text.text_parts import BATCH, PART, parts_of, places_to_cut
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.time_limit import Abandoned, wanted_until

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.exceptions import InputError
-from ownbert.text.build import read_merges
-from ownbert.text.subword import read_model
+from ownbert.text.build import read_merges, read_model
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import (
     FOLDERS,

@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownbert.exceptions import InputError
-from ownbert.text.bert_rules import SPECIAL_TOKENS, wordpiece_backend
-from ownbert.text.blank import blank_backend, split_whitespace
+from ownbert.text.bert_rules import (
+    SPECIAL_TOKENS,
+    blank_backend,
+    split_whitespace,
+    wordpiece_backend,
+)
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import read_vocabulary
 

@@ -12,7 +12,7 @@ from ownbert.checkpoint import CONFIG
 from ownbert.fitting.findings import Checkpoints
 from ownbert.fitting.rows.labelled_rows import read_labelled
 from ownbert.tasks.task import task_class
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 
 
 def test_rows_evaluations_and_saved_models_are_passed_on(topics: Path, tmp_path: Path):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.train.watch.training_curves import _panels, _plain
+from ownbert.train.training_curves import _panels, _plain
 
 pytestmark = pytest.mark.usefixtures("plots")
 

@@ -19,15 +19,13 @@ from ownbert import pretrain
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
+from ownbert.train.display import Display
 from ownbert.train.distributed import World, gather_full_model, shard
-from ownbert.train.job import Job, Monitor
-from ownbert.train.loop import open_log, out_of_patience
+from ownbert.train.log import RunLog
+from ownbert.train.loop import Job, Monitor, open_log, out_of_patience
 from ownbert.train.optimizers import make_optimizer
-from ownbert.train.state import TrainState
-from ownbert.train.state_files import list_states, newest_state, step_of
+from ownbert.train.state import TrainState, list_states, newest_state, step_of
 from ownbert.train.training_settings import Optim, Run
-from ownbert.train.watch.display import Display
-from ownbert.train.watch.log import RunLog
 from support.training_runs import finish, learnt, run_here, run_ranks, start, wait_for_step
 
 OPTIONS = (

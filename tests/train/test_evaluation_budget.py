@@ -16,12 +16,11 @@ from ownbert.objectives.learner import Learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.settings import resolve
-from ownbert.train.job import Job, Monitor, Phase
-from ownbert.train.loop import EvaluationClock, affordable_tokens, train
+from ownbert.train.display import Display
+from ownbert.train.loop import EvaluationClock, Job, Monitor, Phase, affordable_tokens, train
 from ownbert.train.optimizers import make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.training_settings import Optim, Run
-from ownbert.train.watch.display import Display
 
 CONFIG = EncoderConfig(
     vocab_size=20,

@@ -18,7 +18,7 @@ from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import unmasked
 from ownbert.objectives.span_corruption_lm import SpanCorruptionLM
 from ownbert.pretraining.pretrain_recipe import PretrainModel
-from ownbert.train.flops import matmul_rate, step_flops, training_flops
+from ownbert.train.meter import matmul_rate, step_flops, training_flops
 
 CONFIG = EncoderConfig(
     vocab_size=90,

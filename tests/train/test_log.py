@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ownbert import InputError
-from ownbert.train.watch.display import Display, clock, describe, duration, fitting
-from ownbert.train.watch.log import RunLog, read_log
-from ownbert.train.watch.training_curves import draw_curves, draw_runs
+from ownbert.train.display import Display, clock, describe, duration, fitting
+from ownbert.train.log import RunLog, read_log
+from ownbert.train.training_curves import draw_curves, draw_runs
 
 
 def training_row(step: int, **changes: Any) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def test_durations_and_clocks():
 
 
 def test_what_always_saying_the_same_would_score_is_no_curve_of_its_own(tmp_path: Path):
-    from ownbert.train.watch.training_curves import _plain
+    from ownbert.train.training_curves import _plain
 
     row = {"step": 1, "nsp_accuracy": 0.6, "nsp_majority_accuracy": 0.5}
     assert _plain(row) == row

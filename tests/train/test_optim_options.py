@@ -14,14 +14,12 @@ from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM
 from ownbert.objectives.learner import Learner
-from ownbert.train.job import Job, Monitor, Phase
-from ownbert.train.loop import train
+from ownbert.train.display import Display
+from ownbert.train.loop import Job, Monitor, Phase, train
 from ownbert.train.optimizers import decay_groups, make_optimizer
-from ownbert.train.state import TrainState
-from ownbert.train.state_files import SavedState
+from ownbert.train.state import SavedState, TrainState
 from ownbert.train.step import count_targets, step
 from ownbert.train.training_settings import Optim, Run
-from ownbert.train.watch.display import Display
 
 CONFIG = EncoderConfig(
     vocab_size=40,

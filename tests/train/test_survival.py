@@ -12,7 +12,7 @@ import pytest
 
 from ownbert import InputError, prepare, pretrain
 from ownbert.checkpoint import load
-from ownbert.train.state_files import (
+from ownbert.train.state import (
     SavedState,
     list_states,
     newest_state,

@@ -13,9 +13,8 @@ import yaml
 from safetensors.torch import load_file
 
 from ownbert.exceptions import InputError
-from ownbert.train.job import Interrupted
-from ownbert.train.state_files import list_states
-from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.loop import Callbacks, Interrupted
+from ownbert.train.state import list_states
 from ownbert.translation.decode import Translator
 from ownbert.translation.translation_folder import load_translation
 from ownbert.translation.translation_run import preview_translation, train_translation

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ownbert import Embedder, Index, InputError, build_index
-from ownbert.train.watch.metric_names import decimals
+from ownbert.train.metric_names import decimals
 from ownbert.unlabelled.index import K1, B, WordIndex, _fused, write_word_index
 from ownbert.unlabelled.index_files import WordCounts
 from support.cli import printed_rows, refusal, run_cli

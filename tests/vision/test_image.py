@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import describe
 from ownbert.cli import app
+from ownbert.finetuning.finetune import preview_finetuning
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import LabelledSplits
-from ownbert.finetuning.preview import preview_finetuning
 from ownbert.inference.open_folder import open_folder
 from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe, TaskSettings, Vit
-from ownbert.train.job import Interrupted
+from ownbert.train.loop import Interrupted
 from ownbert.vision.image_files import ImageSource
 from ownbert.vision.image_task import ImageTask, choose_sizes
 from ownbert.vision.patches import sinusoidal_positions

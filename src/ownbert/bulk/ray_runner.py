@@ -25,7 +25,7 @@ from ownbert.bulk.input_parts import InputFile, InputPart, list_input_files, spl
 from ownbert.bulk.part_worker import BulkJob, PartWorker
 from ownbert.bulk.parts_folder import PartsFolder
 from ownbert.checks import between
-from ownbert.corpus.workers import cores
+from ownbert.corpus.prepare import cores
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.engines import Compute, Progress, Say, say_each

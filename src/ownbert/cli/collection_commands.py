@@ -148,7 +148,7 @@ def _show_hits(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ownbert.train.watch.metric_names import decimals
+    from ownbert.train.metric_names import decimals
 
     output = console()
     if not rows:

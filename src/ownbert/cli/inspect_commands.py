@@ -234,7 +234,7 @@ class HeadsCommand(o.Command):
     def _prune(self, output: Path, given: Any) -> None:
         from ownbert.files.folders import writing
         from ownbert.inspect.pruning import Pruning, PruningRound, draw_rounds
-        from ownbert.train.watch.metric_names import shown_name
+        from ownbert.train.metric_names import shown_name
 
         def show(measured: PruningRound) -> None:
             if self.json:

@@ -336,7 +336,7 @@ class Ray(Command):
 
 def named_metrics(values: Mapping[str, float]) -> Iterator[str]:
     """Metrics with their names."""
-    from ownbert.train.watch.metric_names import decimals, shown_name
+    from ownbert.train.metric_names import decimals, shown_name
 
     return (f"{translated(shown_name(n))} {decimals(v, 4)}" for n, v in values.items())
 

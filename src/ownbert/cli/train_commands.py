@@ -200,8 +200,7 @@ def finetuning_command(task: str, kind: TaskKind) -> type[o.Training]:
         settings: Any = _finetuning_options(task, kind)
 
         def run(self) -> None:
-            from ownbert.finetuning.finetune import finetune
-            from ownbert.finetuning.preview import preview_finetuning
+            from ownbert.finetuning.finetune import finetune, preview_finetuning
 
             if self.dry_run:
                 say(preview_finetuning(task, **self.recipe))
@@ -276,7 +275,7 @@ class ProbeCommand(o.Quiet):
     def _compare_layers(self) -> None:
         from ownbert.figures import figure_class
         from ownbert.fitting.network_probe import draw_layers, probe_layers
-        from ownbert.train.watch.metric_names import shown_name
+        from ownbert.train.metric_names import shown_name
 
         if self.png is not None:
             figure_class(self.png)

@@ -216,7 +216,7 @@ class EvaluateCommand(o.Abstaining, o.LabelledTaskRows, o.Quiet):
 
     def run(self) -> None:
         from ownbert.files.folders import refuse_foreign
-        from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+        from ownbert.finetuning.finetuned_card import CONFUSION, draw_confusion
         from ownbert.inference.predict import evaluate
         from ownbert.inspect.result_pages import RANKING_CURVES, draw_ranking, write_risk_page
 
@@ -249,7 +249,7 @@ class EvaluateCommand(o.Abstaining, o.LabelledTaskRows, o.Quiet):
 
 def _show_scores(scores: "Scores") -> None:
     """Print the scores of each label, the most frequent confusions, and the metrics."""
-    from ownbert.finetuning.confusion import most_confused
+    from ownbert.finetuning.finetuned_card import most_confused
 
     if scores.labels:
         _show_labels(scores)
@@ -268,7 +268,7 @@ def _show_labels(scores: "Scores") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ownbert.train.watch.metric_names import shown_label_metric
+    from ownbert.train.metric_names import shown_label_metric
 
     table = Table(translated("label"), title_justify="left", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "support"):

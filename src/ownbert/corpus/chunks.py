@@ -1,20 +1,100 @@
-"""Splits a stream of documents into chunks of work of about equal size.
+"""Splits a stream of documents into chunks of work of about equal size, without duplicates.
 
 Chunk boundaries depend only on the text and the settings, so any number of processes gives the
 same store and a resumed run has the same chunks. A document may extend over several chunks.
+
+Exact duplicates are found by 128-bit hashes in a table, which takes 16 bytes per slot and is at
+most three quarters full: 21 to 43 bytes per distinct document, temporarily 50% more while it grows.
 """
 
+import hashlib
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ownbert.batches.word_features import Features, number_tags, tag_ids
 from ownbert.corpus.documents import Document
-from ownbert.corpus.duplicate_filter import DuplicateFilter, digest
 from ownbert.text.sentences import CLOSING, ENDS, split_sentences
+
+_SMALLEST = 1 << 12  # initial size of the hash table
+_MAX_LOAD = 0.75  # share of the table above which it grows
+# Characters hashed at a time, to avoid a second copy of a huge document.
+_SLICE = 1 << 20
+
+
+def digest(pieces: Sequence[str]) -> tuple[bytes, int]:
+    """The hash of a document (16 bytes), and its UTF-8 length in bytes."""
+    if len(pieces) == 1 and len(pieces[0]) <= _SLICE:
+        data = pieces[0].encode("utf-8")
+        return hashlib.blake2b(data, digest_size=16).digest(), len(data)
+    running, size = hashlib.blake2b(digest_size=16), 0
+    for number, piece in enumerate(pieces):
+        if number:
+            running.update(b"\n")
+        for start in range(0, len(piece), _SLICE):
+            data = piece[start : start + _SLICE].encode("utf-8")
+            running.update(data)
+            size += len(data)
+    return running.digest(), size
+
+
+class DuplicateFilter:
+    """The hashes of all documents so far, in a hash table with open addressing."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros((_SMALLEST, 2), dtype=np.uint64)
+        self.count = 0
+
+    def add(self, digests: Iterable[bytes]) -> np.ndarray:
+        """Add the hashes of documents; return bool (documents), whether each was added neither
+        before nor earlier in the same call."""
+        keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64).reshape(-1, 2)
+        keys[:, 1] |= np.uint64(1)  # zeros mark an empty slot
+        order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: keeps the first of equal hashes
+        ordered = keys[order]
+        new = np.ones(len(keys), dtype=bool)
+        new[order[1:][(ordered[1:] == ordered[:-1]).all(axis=1)]] = False
+        first = np.flatnonzero(new)
+        self._make_room(len(first))
+        fresh = self._insert(keys[first])
+        self.count += int(fresh.sum())
+        new[first] = fresh
+        return new
+
+    def _make_room(self, more: int) -> None:
+        size = len(self.table)
+        while self.count + more > _MAX_LOAD * size:
+            size *= 2
+        if size > len(self.table):
+            old, self.table = self.table, np.zeros((size, 2), dtype=np.uint64)
+            # In slices, because temporary arrays of an insertion are several times as large as its
+            # keys.
+            for start in range(0, len(old), 1 << 16):
+                part = old[start : start + (1 << 16)]
+                self._insert(part[part[:, 1] != 0])
+
+    def _insert(self, keys: np.ndarray) -> np.ndarray:
+        """Insert distinct keys (keys, 2); return whether each is new."""
+        mask = np.uint64(len(self.table) - 1)
+        slots = (keys[:, 0] & mask).astype(np.int64)
+        fresh = np.ones(len(keys), dtype=bool)
+        left = np.arange(len(keys))
+        while len(left):
+            occupants, inserted = self.table[slots[left]], keys[left]
+            known = (occupants == inserted).all(axis=1)
+            fresh[left[known]] = False
+            empty = occupants[:, 1] == 0
+            claims = left[empty]
+            self.table[slots[claims]] = keys[claims]
+            # If two keys claim a slot the last one wins, and the other one probes further.
+            lost = (self.table[slots[claims]] != keys[claims]).any(axis=1)
+            left = np.concatenate([left[~known & ~empty], claims[lost]])
+            slots[left] = (slots[left] + 1) & int(mask)
+        return fresh
+
 
 # Characters of a chunk.
 CHUNK_SIZE = 2_000_000
@@ -36,16 +116,10 @@ _TAIL = 1 << 12
 
 @dataclass(slots=True)
 class Chunk:
-    """Sections of documents.
-
-    Args:
-        pieces: text of all sections.
-        counts: number of pieces of each section.
-        flags: for each section, whether its pieces are sentences (PRESPLIT), whether its document
-            ends with it (DOCUMENT_ENDS), whether its last piece does (PIECE_ENDS), and whether its
-            pieces are words (WORDS).
-        features: (W, F) ids of word features, for each section of words.
-    """
+    """Sections of documents: the text of all, and for each the number of pieces and flags: whether
+    its pieces are sentences (PRESPLIT), whether its document ends with it (DOCUMENT_ENDS), whether
+    its last piece does (PIECE_ENDS), and whether its pieces are words (WORDS). ``features``: (W, F)
+    ids of word features, for each section of words."""
 
     pieces: list[str] = field(default_factory=list)
     counts: array = field(default_factory=lambda: array("q"))
@@ -69,12 +143,8 @@ class ReadStats:
 
 @dataclass(frozen=True, slots=True)
 class ChunkingOptions:
-    """How documents are split.
-
-    Args:
-        by_rule: whether sentences of plain text are found by rule.
-        sentence_ends: tokens that end a sentence in pre-tokenised text.
-    """
+    """How documents are split: whether sentences of plain text are found by rule, and tokens that
+    end a sentence in pre-tokenised text."""
 
     by_rule: bool
     sentence_ends: frozenset[str]
@@ -164,11 +234,8 @@ def _sections(document: Document, options: ChunkingOptions) -> Iterator[tuple[li
 
 def _split_long(text: str, options: ChunkingOptions) -> Iterator[tuple[str, bool]]:
     """Split a huge piece into parts of at most ``LONGEST_PIECE``, each with whether it ends a
-    sentence.
-
-    Sentences stay whole if they fit. A longer one is split at a space, where ids do not change, and
-    one without spaces anywhere.
-    """
+    sentence. Sentences stay whole if they fit. A longer one is split at a space, where ids do not
+    change, and one without spaces anywhere."""
     at = 0
     while len(text) - at > LONGEST_PIECE:
         window = text[at : at + LONGEST_PIECE]

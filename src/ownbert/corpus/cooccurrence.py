@@ -42,14 +42,9 @@ class TokenCorpus(Protocol):
 def cooccurrence_vectors(
     corpus: TokenCorpus, size: int, ordinary: np.ndarray, *, least: int = 1, seed: int = 0
 ) -> np.ndarray:
-    """Compute word vectors from the co-occurrences of a corpus.
-
-    Args:
-        ordinary: (V) false for special tokens.
-        least: minimum number of co-occurrences of a pair.
-
-    Returns:
-        (V, D) float32; zero for special and missing tokens, and in dimensions beyond the rank.
+    """Compute word vectors (V, D) float32 from the co-occurrences of a corpus; zero for special
+    tokens (``ordinary`` (V) false), for missing ones, and in dimensions beyond the rank. Pairs with
+    fewer than ``least`` co-occurrences are dropped.
 
     Raises:
         OutOfTime: the time limit has passed, if there is one.
@@ -109,11 +104,9 @@ def _block_starts(tokens: int) -> np.ndarray:
 
 
 def positive_pmi(counts: Matrix) -> Matrix:
-    """Positive pointwise mutual information with context distribution smoothing.
-
-    Symmetric counts (V, V) -> (V, V) float32: max(0, log(P(context | word) / P(context)^0.75)), the
-    powers renormalised.
-    """
+    """Positive pointwise mutual information with context distribution smoothing: symmetric counts
+    (V, V) -> (V, V) float32, max(0, log(P(context | word) / P(context)^0.75)), the powers
+    renormalised."""
     sums = np.asarray(counts.sum(1)).ravel()
     context = sums**_SMOOTHING
     context /= context.sum()

@@ -48,12 +48,8 @@ UNPACKED = 4
 
 @dataclass(slots=True)
 class Document:
-    """A text.
-
-    Args:
-        presplit: whether each piece is a sentence.
-        tags: for each column of word features, one tag per piece; each piece is then a word.
-    """
+    """A text. ``presplit``: whether each piece is a sentence. ``tags``: for each column of word
+    features, one tag per piece; each piece is then a word."""
 
     pieces: list[str]
     presplit: bool
@@ -61,15 +57,11 @@ class Document:
 
 
 def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Resolve files, folders and globs to distinct files, in the given order.
+    """Resolve files, folders and globs to distinct files, in this order.
 
-    Args:
-        paths: a folder stands for all files in it and its subfolders with a known extension (.txt,
-            .csv, .tsv, .jsonl, .ndjson, .json, .parquet, each also with .gz), sorted; hidden files
-            and folders are skipped. A glob matches files with any extension.
-
-    Raises:
-        InputError: a name matches no file.
+    A folder stands for all files in it and its subfolders with a known extension (.txt, .csv, .tsv,
+    .jsonl, .ndjson, .json, .parquet, each also with .gz), sorted; hidden files and folders are
+    skipped. A glob matches files with any extension. Each name must match a file.
     """
     names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not names:
@@ -249,11 +241,8 @@ def _first_lines(lines: Iterator[str]) -> list[str]:
 
 
 def guess_layout(lines: Iterable[str]) -> Literal["line", "blank"]:
-    """``blank`` if blank lines separate blocks of text lines, else ``line``.
-
-    The result is also ``line`` if every block is a single line (documents separated by blank
-    lines), and if blank lines are rarer than one per 500 lines.
-    """
+    """``blank`` if blank lines separate blocks of text lines, else ``line``: also if every block is
+    a single line, and if blank lines are rarer than one per 500 lines."""
     sizes = [len(block) for block in _blocks(lines)]
     if len(sizes) < 2 or max(sizes) == 1:
         return "line"

@@ -17,8 +17,13 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import protected, refuse_same
 from ownbert.files.json_files import write_json
 from ownbert.tables.texts_or_files import corpus_files
-from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
-from ownbert.text.blank import split_whitespace
+from ownbert.text.bert_rules import (
+    CONTINUATION,
+    LONGEST_WORD,
+    SPECIAL_TOKENS,
+    split_whitespace,
+    wordpiece_backend,
+)
 from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
@@ -138,17 +143,13 @@ def learn_tokenizer(
     min_count: int | None = None,
     lowercase: bool = False,
 ) -> Tokenizer:
-    """Learn a tokenizer.
+    """Learn a tokenizer from the texts that ``texts`` returns for each pass over them.
 
     Args:
-        texts: a function that returns all texts; it is called for each pass over them.
         kind: ``blank`` or ``wordpiece`` as in ``learn_vocabulary``, or ``bpe`` (byte-level).
         vocab_size: maximum entries including special tokens (and the 256 bytes of ``bpe``).
         min_count: minimum frequency of entries; by default 1 for ``blank``, else 2.
         lowercase: whether to lower-case text; no effect on ``blank``.
-
-    Raises:
-        InputError: the texts give no entries, or ``vocab_size`` is too small.
     """
     _refuse_small(vocab_size)
 

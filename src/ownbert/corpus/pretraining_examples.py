@@ -19,7 +19,7 @@ from ownbert.batches.masking import Masker
 from ownbert.checks import known, maybe
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
-from ownbert.text.input_format import InputFormat
+from ownbert.text.styles import InputFormat
 from ownbert.text.tokenizer import Tokenizer
 
 # Next-sentence prediction (BERT) and sentence-order prediction (ALBERT).
@@ -39,14 +39,8 @@ _VECTORISED = 32
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of a corpus.
-
-    Args:
-        starts: (spans) first token.
-        stops: (spans) end, one past the last token.
-        documents: (spans) index of the document, ascending.
-        breaks: (segments) end of each segment, in tokens, ascending.
-    """
+    """Spans of a corpus: first token, end (one past the last token) and document of each,
+    ascending; ``breaks`` (segments): end of each segment, in tokens, ascending."""
 
     starts: np.ndarray
     stops: np.ndarray
@@ -66,15 +60,11 @@ class Spans:
 
 
 def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
-    """Split every document into spans of whole sentences.
+    """Split every document into spans of whole sentences of at most ``limit`` tokens; a longer
+    sentence is split at the limit. Ends are one past the last token, ascending.
 
     All documents advance together in vectorised steps; the few longest ones are finished one by
     one.
-
-    Args:
-        sentence_ends: one past the last token of each sentence, ascending.
-        document_ends: one past the last token of each document, ascending.
-        limit: maximum number of tokens in a span; a longer sentence is split at the limit.
     """
     sentence_ends = np.asarray(sentence_ends, dtype=np.int64)
     breaks = np.asarray(document_ends, dtype=np.int64)
@@ -144,7 +134,7 @@ class HeldOutSplit:
 def hold_out(
     sentence_ends: np.ndarray, document_ends: np.ndarray, share: float, seed: int
 ) -> HeldOutSplit:
-    """Hold out a ``share`` of the corpus for evaluation; for the ends see ``split_into_spans``.
+    """Hold out a ``share`` of the corpus for evaluation.
 
     The selection depends only on the corpus, the share and the seed, so runs with other sequence
     lengths or objectives, and the phases of a run, hold out the same text. Whole documents are
@@ -211,10 +201,8 @@ class PretrainingData:
     @cached_property
     def sizes(self) -> np.ndarray:
         """Nominal lengths (examples) in tokens including special tokens, from the spans only.
-
         Truncated sequences are shorter; a false second part may be slightly longer than the true
-        one. No example is longer than ``max_length``.
-        """
+        one. No example is longer than ``max_length``."""
         tokens = self.spans.stops - self.spans.starts
         if self.pairs is not None:
             tokens = np.maximum(tokens, 2)  # a single token also gets a second part
@@ -387,16 +375,8 @@ def pretraining_data(
     held_out: float,
     seed: int,
 ) -> tuple[PretrainingData, PretrainingData]:
-    """Create training and held-out examples of a store.
-
-    Args:
-        masking, max_length, pairs, seed: see ``PretrainingData``.
-        held_out: share of the corpus for evaluation; the selection depends only on the corpus, this
-            share and the seed.
-
-    Raises:
-        InputError: a value is out of range, or ``pairs`` is given and the corpus has none.
-    """
+    """Create training and held-out examples of a store; ``held_out``: share of the corpus for
+    evaluation (``hold_out``)."""
     if max_length < 8:
         raise InputError("max_length {max_length} is too short; at least 8", max_length)
     maybe(known(*PAIRS))("pairs", pairs)

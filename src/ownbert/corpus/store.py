@@ -31,7 +31,7 @@ from ownbert.corpus.chunks import ChunkingOptions
 from ownbert.corpus.documents import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.corpus.store_writer import INDEX, remove_work
-from ownbert.corpus.word_segmenter import require_segmenter
+from ownbert.corpus.text_encoding import require_segmenter
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import UTF8, current_encoding, reads_encoding
 from ownbert.files.folders import is_ours

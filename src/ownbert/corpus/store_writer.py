@@ -27,15 +27,8 @@ _BLOCK = 1 << 24  # bytes
 
 
 class WorkFolder:
-    """The work folder of a token store, locked for one process; ``close`` it.
-
-    Args:
-        made_for: identity of the content; files of an interrupted run with another identity are
-            removed.
-
-    Raises:
-        InputError: another process is writing the store, or it cannot be written.
-    """
+    """The work folder of a token store, locked for one process; ``close`` it. Files of an
+    interrupted run with another identity than ``made_for`` are removed."""
 
     def __init__(self, output: Path, made_for: dict[str, Any]) -> None:
         target = output.resolve()

@@ -32,7 +32,7 @@ from ownbert.language.messages import Option
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead, TokenHead
-from ownbert.run.new_folder import complete_folder, refuse_taken
+from ownbert.run.run_folder import complete_folder, refuse_taken
 from ownbert.text.tokenizer_folder import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 

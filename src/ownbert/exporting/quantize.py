@@ -33,7 +33,7 @@ from ownbert.nn.packed.int8 import EXACT, NONE, PAIRS, products_here, quantizabl
 from ownbert.nn.packed.prepack import prepack
 from ownbert.nn.pooling import POOLINGS as POOLING_LAYERS
 from ownbert.run.model_card import save_card, table
-from ownbert.run.new_folder import complete_folder, refuse_taken
+from ownbert.run.run_folder import complete_folder, refuse_taken
 from ownbert.tasks.embedding_config import POOLINGS, read_embedding_config
 from ownbert.text.tokenizer_folder import TOKENIZER_FILES
 

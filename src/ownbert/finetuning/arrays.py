@@ -16,11 +16,7 @@ _ANSWERS = frozenset(LABEL_NAMES) - frozenset(TEXT_NAMES)
 
 
 def texts_of(X: Any, least: int = 1) -> list[tuple[str, ...]]:
-    """The text or pair of texts of each row of X.
-
-    Raises:
-        InputError: X has another form, or fewer than ``least`` rows.
-    """
+    """The text or pair of texts of each row of X, at least ``least`` of them."""
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
     if is_table(X) or isinstance(X, Mapping):
@@ -77,11 +73,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def labels_of(y: Any) -> Any:
-    """Check that y has one label per text, and return it with its type.
-
-    Raises:
-        InputError: labels are missing, or there are several per text.
-    """
+    """Check that y has one label per text, and return it with its type."""
     if y is None:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
@@ -126,11 +118,7 @@ def _is_list_of_ones(y: Any) -> bool:
 
 
 def name_of(label: Any, where: str) -> str:
-    """A label as text.
-
-    Raises:
-        InputError: the label is missing.
-    """
+    """A label as text; ``InputError`` if it is missing."""
     _require_label(label, where)
     return label_text(label.item() if isinstance(label, np.generic) else label, where)
 
@@ -150,11 +138,7 @@ def _require_label(label: Any, where: str) -> None:
 def rows_of(
     texts: Sequence[tuple[str, ...]], targets: Sequence[Any], weights: Any = None
 ) -> list[Row]:
-    """Make rows of texts with targets and, optionally, weights of their losses.
-
-    Raises:
-        InputError: the lengths differ, or weights are invalid.
-    """
+    """Make rows of texts with targets and, optionally, weights of their losses."""
     if len(texts) != len(targets):
         raise InputError("X has {count} texts, but y has {count2} values", len(texts), len(targets))
     scaled = np.ones(len(texts)) if weights is None else _weights(weights, len(texts))
@@ -181,11 +165,7 @@ def _weights(given: Any, count: int) -> np.ndarray:
 
 
 def numbers_of(y: Any) -> np.ndarray:
-    """y as an array (texts) or (texts, columns).
-
-    Raises:
-        InputError: a value is not finite, or a column is constant.
-    """
+    """y as an array (texts) or (texts, columns) of finite numbers; no column is constant."""
     if y is None:
         raise InputError("y is None; a number for every text is needed")
     try:

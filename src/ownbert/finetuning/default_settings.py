@@ -34,14 +34,9 @@ _SMALL = 256
 
 @dataclass(frozen=True)
 class DefaultSettings:
-    """The defaults for a model and its rows.
-
-    Args:
-        rows: number of training rows.
-        hidden_size: hidden size of the model.
-        own: whether the user pretrained a small model, see ``is_small_and_own``.
-        linear: whether the head is initialised as a linear model.
-    """
+    """The defaults for ``rows`` training rows and a model. ``own``: whether the user pretrained a
+    small model (``is_small_and_own``); ``linear``: whether the head is initialised as a linear
+    model."""
 
     rows: int
     hidden_size: int
@@ -57,13 +52,8 @@ class DefaultSettings:
         return _BATCH_OF_FEW if self.few else _BATCH
 
     def epochs(self, steps: int, seen: float = 1.0) -> int:
-        """Number of epochs.
-
-        Args:
-            steps: updates per epoch.
-            seen: share of the tokens read per epoch, below 1 if windows of long documents are
-                sampled.
-        """
+        """Number of epochs for ``steps`` updates per epoch. ``seen``: share of the tokens read per
+        epoch, below 1 if windows of long documents are sampled."""
         if not self.few:
             longer = _ROWS_OF_OWN_MODEL // self.rows if self.own else 0
             return max(_EPOCHS, min(_EPOCHS_OF_FEW, longer))
@@ -78,11 +68,8 @@ class DefaultSettings:
 
 
 def epochs_per_evaluation(epochs: int) -> int:
-    """Epochs between evaluations if the number of epochs is a default.
-
-    An epoch of very few rows has only a few updates, so that patience would stop the run before
-    it has learnt anything.
-    """
+    """Epochs between evaluations if the number of epochs is a default. An epoch of very few rows
+    has only a few updates, so that patience would stop the run before it has learnt anything."""
     return math.ceil(epochs / _EPOCHS_OF_FEW)
 
 

@@ -42,7 +42,7 @@ from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.related_rows import clusters_of, row_key
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead, Task
-from ownbert.train.job import Interrupted
+from ownbert.train.loop import Interrupted
 from ownbert.views.tokens import text_kind
 
 # Types of labels that a folder keeps, by NumPy's kinds of dtypes; other labels are texts there.

@@ -12,7 +12,7 @@ from ownbert.run.run_folder import RunFolder
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.kinds import task_files
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.state_files import newest_state
+from ownbert.train.state import newest_state
 
 # Results of a search; its runs are in the folder ``search``.
 SEARCH = "search.json"

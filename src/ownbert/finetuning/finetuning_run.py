@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,8 +16,8 @@ from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import Description, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
-from ownbert.finetuning.answers_check import MOST_ROWS, check_answers
-from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+from ownbert.files.text_files import own_text
+from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import (
     FEW,
     DefaultSettings,
@@ -23,23 +25,24 @@ from ownbert.finetuning.default_settings import (
     is_small_and_own,
 )
 from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
-from ownbert.finetuning.finetuned_card import write_card
-from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
+from ownbert.finetuning.finetuned_card import CONFUSION, draw_confusion, write_card
+from ownbert.finetuning.initial_model import WordsInUse, knows_labels, make_model
+from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources
 from ownbert.finetuning.linear_baseline import (
+    MOST_TOKENS,
     LinearBaseline,
     can_be_compared,
     score_baseline,
     seconds_for_baseline,
+    start_at_linear,
 )
 from ownbert.finetuning.row_checks import check_rows
-from ownbert.finetuning.start.linear_start import MOST_TOKENS, start_at_linear
-from ownbert.finetuning.start.task_weights import knows_labels, make_model
-from ownbert.finetuning.start.words_in_use import WordsInUse
 from ownbert.inference.row_summary import write_training_rows
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, ngram_tables
 from ownbert.objectives.learner import Learner
-from ownbert.run.precision_check import PrecisionCheck
+from ownbert.pretraining.vocabulary_alignment import BERT_TYPES
+from ownbert.run.packed_encoder import PrecisionCheck
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tables.columns import ColumnNames
@@ -51,10 +54,10 @@ from ownbert.tasks.rows import is_soft
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
-from ownbert.train.job import Job, Monitor, Phase
-from ownbert.train.state_files import remove_states
-from ownbert.train.watch.log import read_log
-from ownbert.train.watch.metric_names import BALANCED, LOWER, shown_name
+from ownbert.train.log import read_log
+from ownbert.train.loop import Job, Monitor, Phase
+from ownbert.train.metric_names import BALANCED, LOWER, shown_name
+from ownbert.train.state import remove_states
 
 # Gain of the dev score in the last epoch (relative, where lower is better) from which it is
 # reported as still rising.
@@ -63,13 +66,14 @@ _STILL_RISES = 0.005
 _LONG = 4096
 # Tokens per micro-batch: larger batches are split, with the same gradient.
 MICRO_TOKENS = 16_384
+# Tokens per batch of continued pretraining, and its minimum number of full-length sequences.
+_ADAPT_TOKENS, _ADAPT_SEQUENCES = 2048, 8
 
 
 class FinetuningRun(TrainingRun):
     """A fine-tuning recipe with its labelled rows.
 
     Args:
-        recipe: recipe of the run.
         rows: training rows, and dev rows or None, instead of the recipe's files; training rows may
             have soft targets (``tasks/rows.py``).
         sources: rows in memory that the task reads instead of the training and dev files.
@@ -79,9 +83,6 @@ class FinetuningRun(TrainingRun):
 
     Attributes:
         given: the recipe before completion.
-
-    Raises:
-        InputError: the recipe, its files or its rows cannot be used.
     """
 
     command = "finetune"
@@ -240,37 +241,68 @@ class FinetuningRun(TrainingRun):
         return soft and any(is_soft(row.target) for row in self.splits.train_rows)
 
     def check_adapting(self) -> None:
-        """Check that continued pretraining on the task's texts is possible.
-
-        Raises:
-            InputError: it is not possible.
-        """
-        if self.recipe.model.pretrain_steps:
-            from ownbert.finetuning.start.adapt import require_bert
-
-            require_bert(self.description, self.recipe.model.folder)
+        """Raise ``InputError`` if the recipe requests continued pretraining and the model is no
+        BERT."""
+        kind = str(self.description.values.get("model_type"))
+        if self.recipe.model.pretrain_steps and kind not in BERT_TYPES:
+            raise InputError(
+                "model.pretrain_steps is for BERT, and {folder} has model_type {kind!r}; leave it "
+                "out",
+                self.recipe.model.folder,
+                kind,
+            )
 
     def check_model(self) -> None:
-        """Load and discard the model, so that errors are reported before anything is written.
-
-        Raises:
-            InputError: weights are missing or damaged, or the head needs another package.
-        """
+        """Load and discard the model, so that errors (damaged weights, a missing package) are
+        reported before anything is written."""
         make_model(self.description, self.task, self.recipe)
 
     def adapt(self, folder: FinetuneFolder, *, quiet: bool) -> None:
-        """Continue pretraining on the texts of the task, if the recipe requests it."""
-        if self.recipe.model.pretrain_steps:
-            from ownbert.finetuning.start.adapt import adapt
+        """Continue pretraining on the texts of the task, if the recipe requests it (Gururangan et
+        al. 2020).
 
-            self.adapted = adapt(
-                self.recipe,
-                texts_of(self.task, self.splits),
-                folder.member(f"{PRETRAINED}/model"),
-                learning_rate=self.defaults.learning_rate,
-                max_length=self.max_length,
+        On resumption, a finished model is kept and an interrupted run continues. The texts are
+        deleted from disk at the end.
+        """
+        if not self.recipe.model.pretrain_steps:
+            return
+        recipe, output = self.recipe, folder.member(f"{PRETRAINED}/model")
+        self.adapted = output.path
+        if output.resume and output.finished:
+            return
+        from ownbert.corpus.store import prepare
+        from ownbert.pretraining.pretraining_run import pretrain
+
+        parent = output.path.parent
+        corpus, tokens = own_text(parent / "texts.jsonl"), parent / "tokens"
+        make_folder(parent)
+        try:
+            with corpus.open("w", encoding="utf-8") as file:
+                for text in self.splits.distinct_texts():
+                    file.write(json.dumps({"text": text}) + "\n")
+            prepare(corpus, tokens, tokenizer=recipe.model.folder, text_column="text")
+            pretrain(
+                tokens,
+                output.path,
+                resume=output.resume,
+                overwrite=output.overwrite,
                 quiet=quiet,
+                init_from=recipe.model.folder,
+                objectives=("mlm",),
+                max_steps=recipe.model.pretrain_steps,
+                max_length=self.max_length,
+                batch_tokens=max(_ADAPT_TOKENS, _ADAPT_SEQUENCES * self.max_length),
+                learning_rate=self.defaults.learning_rate,
+                dropout=recipe.model.dropout,
+                precision=recipe.run.precision,
+                device=recipe.run.device,
+                seed=recipe.seed,
             )
+        finally:
+            # The texts may be private, and token ids can be decoded.
+            corpus.unlink(missing_ok=True)
+            shutil.rmtree(tokens, ignore_errors=True)
+        remove_states(output.path)
 
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
         recipe, data = self.recipe, self.splits.train_data
@@ -400,25 +432,12 @@ class FinetuningRun(TrainingRun):
         return f"the dev score was still {direction}: try --epochs {epochs}"
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
-        """Compare bfloat16 with float32 on the dev rows that are evaluated during training, if the
-        processor supports bfloat16."""
-        splits = self.splits
+        """Compare bfloat16 with float32, if the processor supports bfloat16."""
         if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
             return None
-        if not splits.dev_rows or splits.dev_data is None:
-            return None
-        chosen = range(len(splits.dev_rows)) if splits.sample is None else splits.sample
-        chosen = [int(i) for i in chosen[:: -(-len(chosen) // MOST_ROWS)]]
         # Predictions have no loss; use a metric of the task if a loss is monitored.
         metric = self.task.metrics[0] if self.monitor.lower else self.monitor.metric
-        return check_answers(
-            model,
-            self.task,
-            [splits.dev_rows[i] for i in chosen],
-            splits.dev_data.subset(chosen),
-            [splits.raws[i] for i in chosen],
-            metric,
-        )
+        return self.splits.check_bfloat16(model, metric)
 
     def _describe(self, scores: Scores, checked: PrecisionCheck | None, output: Path) -> list[str]:
         """Write the model card and the plot of the confusion matrix; return warnings."""

@@ -1,6 +1,7 @@
 """The labelled training and dev rows of a fine-tuning run, and their encoding."""
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.masking import Masking, ordinary_tokens
+from ownbert.checkpoint.agreement import ANSWERS
 from ownbert.exceptions import InputError
 from ownbert.finetuning.row_checks import LabelledSplit
 from ownbert.language.messages import Option
 from ownbert.nn.model import Model
+from ownbert.nn.packed.prepack import prepack_for_heads
 from ownbert.objectives.objective import Objective
+from ownbert.run.packed_encoder import PrecisionCheck, of_cosines
 from ownbert.tables.memory import MemoryTable
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.metrics import Scores
@@ -25,9 +29,14 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 from ownbert.tasks.thresholds import Aim
 from ownbert.train.loop import affordable_tokens
+from ownbert.train.metric_names import shown_name
 
 # Minimum dev rows to evaluate even with very few training rows, so that metrics are meaningful.
 _LEAST_SAMPLE = 100
+# Minimum and maximum dev rows for comparing bfloat16 with float32; required share of equal
+# predictions, and maximum difference of the metric.
+_LEAST_CHECKED, _MOST_CHECKED = 50, 1000
+_EQUAL_SHARE, _METRIC_TOLERANCE = 0.99, 0.003
 
 # Sources of the training and dev rows that are not files.
 Sources = tuple[Any, Any]
@@ -73,11 +82,7 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
 
 
 def stratified_sample(rows: Sequence[Row], count: int, seed: int) -> list[int]:
-    """Sample rows stratified by label, or by value for regression.
-
-    Returns:
-        Sorted indices of ``count`` rows.
-    """
+    """Sorted indices of ``count`` rows, sampled by label, or by value for regression."""
     order = np.random.default_rng(seed).random(len(rows)).argsort(kind="stable").tolist()
     order.sort(key=lambda i: _stratum(rows[i].target))
     return sorted(order[i * len(rows) // count] for i in range(count))
@@ -89,19 +94,39 @@ def _stratum(target: Any) -> tuple[Any, ...]:
     return parts if all(isinstance(p, str | int | float) for p in parts) else (bool(target),)
 
 
+def fold_of(rows: Sequence[Row], count: int, *, seed: int, clusters: np.ndarray) -> list[int]:
+    """Assign each row to a fold, numbered from 0; ``clusters`` (N) keep rows together.
+
+    Folds have about the same size and, for single labels, the same label distribution.
+    """
+    members: dict[int, list[int]] = {}
+    for row, cluster in enumerate(clusters.tolist()):
+        members.setdefault(cluster, []).append(row)
+    groups = list(members.values())
+    order = np.random.default_rng(seed).permutation(len(groups))
+    shuffled = sorted((groups[i] for i in order), key=len, reverse=True)
+    sizes, labels = [0] * count, [Counter() for _ in range(count)]
+    fold_of_row = [0] * len(rows)
+    for group in shuffled:
+        votes = Counter(t for i in group if isinstance(t := rows[i].target, str))
+        costs = [
+            (sum(own[label] * n for label, n in votes.items()), size)
+            for own, size in zip(labels, sizes, strict=True)
+        ]
+        fold = costs.index(min(costs))
+        labels[fold] += votes
+        sizes[fold] += len(group)
+        for i in group:
+            fold_of_row[i] = fold
+    return fold_of_row
+
+
 class LabelledSplits:
-    """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
+    """The training rows and dev rows, if any, from ``rows`` or the files of a recipe; ``encode``
+    them before use.
 
-    ``encode`` must be called before the rows are used.
-
-    Args:
-        task: task, which learns labels and scales from the training rows unless ``learnt``.
-        recipe: recipe with the files.
-        rows, sources: see ``FinetuningRun``; dev rows must not have soft targets.
-        learnt: whether the task has its labels and scales already.
-
-    Raises:
-        InputError: rows cannot be used.
+    The ``task`` learns labels and scales from the training rows unless ``learnt``. For ``rows`` and
+    ``sources`` see ``FinetuningRun``; dev rows must not have soft targets.
     """
 
     # Sources of the rows, if rows were not given.
@@ -165,11 +190,8 @@ class LabelledSplits:
 
     def draw_sample(self, trained: float) -> None:
         """Sample the dev rows that are evaluated during training, so that it takes at most a fifth
-        of the time, with at least ``_LEAST_SAMPLE`` rows.
-
-        Args:
-            trained: training examples between evaluations.
-        """
+        of the time, with at least ``_LEAST_SAMPLE`` rows; ``trained``: training examples between
+        evaluations."""
         if self.dev_rows is None or self.dev_data is None:
             return
         tokens = affordable_tokens(trained * self.train_data.sizes.mean())
@@ -294,17 +316,9 @@ class LabelledSplits:
         objective: Objective | None = None,
         sampled: bool = False,
     ) -> Scores | None:
-        """Tune the task's thresholds on dev rows, and evaluate the model on them.
-
-        Args:
-            model: model with the task's head.
-            precision: precision of the forward pass.
-            objective: objective whose loss is added to the metrics.
-            sampled: evaluate only the sample of the dev rows, if there is one.
-
-        Returns:
-            None without dev rows.
-        """
+        """Tune the task's thresholds on dev rows, and evaluate the model on them, or if ``sampled``
+        on their sample, if there is one. The loss of ``objective`` is added to the metrics. None
+        without dev rows."""
         if self.dev_rows is None or self.dev_data is None:
             return None
         task, data, rows = self.task, self.dev_data, self.dev_rows
@@ -321,11 +335,43 @@ class LabelledSplits:
         losses = {"loss": network.loss, f"{objective.name}_loss": network.loss}
         return replace(scores, values={**losses, **scores.values})
 
+    def distinct_texts(self) -> Iterator[str]:
+        """The distinct texts of training and dev rows."""
+        texts = self.task.texts_of((*self.train_rows, *(self.dev_rows or ())))
+        return (text for text in dict.fromkeys(texts) if text.strip())
 
-def texts_of(task: Task, splits: LabelledSplits) -> Iterator[str]:
-    """The distinct texts of training and dev rows, for continued pretraining."""
-    seen = set()
-    for text in task.texts_of((*splits.train_rows, *(splits.dev_rows or ()))):
-        if text.strip() and text not in seen:
-            seen.add(text)
-            yield text
+    def check_bfloat16(self, model: Model, metric: str) -> PrecisionCheck | None:
+        """Compare predictions in bfloat16, as computed by ``predict``, with those of the last
+        ``evaluate`` in float32, on dev rows that are evaluated during training; None if there are
+        too few."""
+        if not self.dev_rows or self.dev_data is None:
+            return None
+        chosen = range(len(self.dev_rows)) if self.sample is None else self.sample
+        chosen = [int(i) for i in chosen[:: -(-len(chosen) // _MOST_CHECKED)]]
+        if len(chosen) < _LEAST_CHECKED:
+            return None
+        task, rows, data = (
+            self.task,
+            [self.dev_rows[i] for i in chosen],
+            self.dev_data.subset(chosen),
+        )
+        fine = [self.raws[i] for i in chosen]
+        network = PackedNetwork(prepack_for_heads(model, "bfloat16"))
+        rough = forward_rows(network, task, data.examples)
+        if task.head == "embedding":
+            commands = "The commands `ownbert embed`, `predict` and `evaluate`"
+            return of_cosines(np.concatenate(fine), np.concatenate(rough), commands)
+        decided = [task.decide_each(raws, rows, data.notes) for raws in (fine, rough)]
+        before, after = (task.score(rows, answers).values[metric] for answers in decided)
+        measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
+        agree = abs(after - before) <= _METRIC_TOLERANCE
+        if not task.discrete:
+            finding = f"In bfloat16, {len(rows):,} dev rows have {measured}."
+            return PrecisionCheck(ANSWERS, agree, finding)
+        pairs = zip(*decided, rows, strict=True)
+        same = sum(task.plain(a, row) == task.plain(b, row) for a, b, row in pairs)
+        finding = (
+            f"In bfloat16, {same:,} of {len(rows):,} dev rows get the same prediction, with "
+            f"{measured}."
+        )
+        return PrecisionCheck(ANSWERS, agree and same >= _EQUAL_SHARE * len(rows), finding)

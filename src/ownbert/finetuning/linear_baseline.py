@@ -1,25 +1,32 @@
-"""A TF-IDF linear baseline on the rows that a fine-tuned network is evaluated on.
-
-A network below the baseline has learnt too little, or has too few rows.
-"""
+"""Linear models beside a fine-tuned network: on TF-IDF, as a baseline on the same rows (a network
+below it has learnt too little, or has too few rows), and on the frozen network, as initial head."""
 
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import nn
 
+from ownbert.batches.example import Example
 from ownbert.exceptions import InputError
+from ownbert.nn.model import Model
+from ownbert.nn.output_heads import ClassificationHead
 from ownbert.tasks.embed import EmbeddingTask
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
+from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.related_rows import clusters_of
+from ownbert.tasks.row_network import in_batches, mean_per_row
 from ownbert.tasks.rows import Row, is_soft
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.time_limit import OutOfTime, check_time, time_limit
-from ownbert.train.watch.metric_names import LOWER, shown_name
-from ownbert.views.blending import from_scores
-from ownbert.views.linear_models import LinearView, Targets, fit_linear
+from ownbert.train.metric_names import LOWER, shown_name
+from ownbert.views.blending import from_scores, loss
+from ownbert.views.linear_models import LinearView, Targets, centre_and_scale, fit_linear
 from ownbert.views.tokens import text_kind
 from ownbert.views.view_features import NgramView, Texts
 
@@ -34,24 +41,15 @@ _TITLE = "TF-IDF with a linear model"
 
 @dataclass(frozen=True)
 class LinearBaseline:
-    """The score of a linear model on TF-IDF of words and bigrams.
-
-    Args:
-        metric: metric of the task.
-        value: value of the metric on the dev rows.
-        rows: number of training rows used, if not all.
-    """
+    """The ``value`` of a metric on the dev rows of a linear model on TF-IDF of words and bigrams;
+    ``rows``: number of training rows used, if not all."""
 
     metric: str
     value: float
     rows: int | None
 
     def lines(self, network: float) -> list[str]:
-        """The comparison for the user, with a warning if the network is worse.
-
-        Args:
-            network: the network's value of the metric on the same rows.
-        """
+        """The comparison for the user, with a warning if the ``network`` has a worse value."""
         score = f"{_TITLE}: {shown_name(self.metric)} {self.value:.3f} on the same rows"
         if self.rows is not None:
             score += f", trained on {self.rows:,} of the training rows"
@@ -109,18 +107,9 @@ def can_be_compared(task: Task, train: Sequence[Row], dev: Sequence[Row] | None)
 def score_baseline(
     task: Task, train: Sequence[Row], dev: Sequence[Row], metric: str, *, seconds: float
 ) -> LinearBaseline | str:
-    """Fit a linear model on the training rows, and score it on the dev rows.
-
-    Args:
-        task: task with its labels; it is not modified.
-        train: training rows with targets.
-        dev: dev rows with targets.
-        metric: metric of the task.
-        seconds: time limit.
-
-    Returns:
-        The score, or the reason why there is none; errors must not end a finished training.
-    """
+    """Fit a linear model on the training rows, and score it on the dev rows, within ``seconds``;
+    the task is not modified. Returns the score, or the reason why there is none; errors must not
+    end a finished training."""
     try:
         with time_limit(seconds):
             return _score(copy.copy(task), train, dev, metric)
@@ -187,3 +176,84 @@ def targets_of(task: Task, rows: Sequence[Row]) -> Targets:
         return Targets("multilabel", values, size)
     values = np.asarray([row.target for row in rows], dtype=np.float64).reshape(len(rows), -1)
     return Targets("regress", values, values.shape[1])
+
+
+# Inverse regularisation strength with few rows: of .1, .3, 1, 10 and 100 the best one after
+# fine-tuning, which gains more from a cautious head (docs/lab/fine-tuning.md). With many rows, the
+# one of several with the smallest loss on every fifth row, or cluster of connected rows.
+_STRENGTH_OF_FEW, _STRENGTHS, _HELD_OUT = 1.0, (1.0, 10.0, 100.0), 5
+# With more tokens in total, computing the vectors would take too long.
+MOST_TOKENS = 4_000_000
+
+
+def start_at_linear(
+    model: Model,
+    task: Task,
+    rows: Sequence[Row],
+    examples: Sequence[Example],
+    *,
+    precision: str,
+    few: bool,
+) -> None:
+    """Set the last layer of the task's head to a linear model fitted to the frozen network on N
+    rows; other layers do not change. The head has no n-grams. For ``few`` see ``DefaultSettings``.
+
+    The gradients of a randomly initialised head distort the pretrained features. A head that is
+    already optimal for the frozen network needs a smaller learning rate and preserves them.
+
+    Source: Kumar et al. 2022 ("Fine-tuning can distort pretrained features"), LP-FT. Below, F is
+    the number of inputs of the head's last layer, C that of labels or regression values.
+    """
+    last = cast(ClassificationHead, model.heads[task.head]).dense
+    features = inputs_of_head(model, task.head, examples, precision=precision)
+    mean, scale = centre_and_scale(features)
+    features, targets = (features - mean) / scale, _targets(task, rows)
+    strength = _STRENGTH_OF_FEW
+    if not few:
+        clusters = clusters_of([task.fold_keys(row) for row in rows])
+        strength = _best_strength(features, targets, clusters)
+    linear = fit_linear(features, targets, strength)
+    weights = linear.weights.T / scale  # (C, F)
+    with torch.no_grad():
+        last.weight.copy_(torch.from_numpy(weights))
+        last.bias.copy_(torch.from_numpy(linear.bias - weights @ mean))
+
+
+def _best_strength(features: np.ndarray, targets: Targets, clusters: np.ndarray) -> float:
+    held_out = clusters % _HELD_OUT == 0
+    if held_out.all():
+        return _STRENGTH_OF_FEW
+
+    def loss_of(strength: float) -> float:
+        linear = fit_linear(features[~held_out], targets[~held_out], strength)
+        return loss(targets[held_out], linear.scores(features[held_out]))
+
+    return min(_STRENGTHS, key=loss_of)
+
+
+def inputs_of_head(
+    model: Model, head: str, examples: Sequence[Example], *, precision: str = "float32"
+) -> np.ndarray:
+    """Compute the inputs of a head's last layer: (N, F) float32, averaged over the windows of a
+    long document."""
+    module, training = cast(Any, model.heads[head]), model.training
+    last, module.dense = module.dense, nn.Identity()
+    network = PackedNetwork(model, precision)
+
+    def vectors(batch: Sequence[Example]) -> np.ndarray:
+        check_time()
+        return mean_per_row(network.logits(batch, head), batch)
+
+    try:
+        return np.stack(in_batches(examples, vectors)).astype(np.float32)
+    finally:
+        module.dense = last
+        model.train(training)
+
+
+def _targets(task: Any, rows: Sequence[Row]) -> Targets:
+    """The rows' targets and weights; regression values are standardised, as for the network."""
+    targets = replace(targets_of(task, rows), each_row=np.array([row.weight for row in rows]))
+    if task.name != "regress":
+        return targets
+    return replace(targets, values=np.stack([task.target(row) for row in rows]))

@@ -20,7 +20,6 @@ class LabelledSplit:
 
     Args:
         name: "training", "dev" or similar.
-        rows: rows with targets.
         source: file name, "" if the rows were passed in Python.
         unit: noun for rows in messages.
         sets: whether targets are unordered sets.
@@ -44,14 +43,8 @@ class LabelledSplit:
 
 @dataclass(frozen=True)
 class Finding:
-    """A group of suspicious rows.
-
-    Args:
-        kind: conflict, empty, repeated, duplicate or noise.
-        count: number of rows.
-        line: message for the user.
-        severe: whether to warn before training; other findings are common in some kinds of data.
-    """
+    """A group of ``count`` suspicious rows, of a kind of ``check_rows``, with a message.
+    ``severe``: whether to warn before training; other findings are common in some kinds of data."""
 
     kind: str
     count: int
@@ -63,13 +56,10 @@ def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     """Find suspicious rows in the training rows and in ``others``, such as dev rows.
 
     Texts that differ only in whitespace count as equal; between training rows and ``others`` also
-    those that differ in case and punctuation.
-
-    Returns:
-        Findings of these kinds. conflict: equal texts with different labels (not values).
-        empty: a text without characters. repeated: rows of ``others`` whose texts are also in the
-        training rows. duplicate: copies of earlier training rows with the same target. noise:
-        copies with another value.
+    those that differ in case and punctuation. The kinds are: conflict: equal texts with different
+    labels (not values). empty: a text without characters. repeated: rows of ``others`` whose texts
+    are also in the training rows. duplicate: copies of earlier training rows with the same target.
+    noise: copies with another value.
     """
     texts = _index(train, _exact_key)
     findings = [*empty_texts(train), *_conflicts(train, texts)]

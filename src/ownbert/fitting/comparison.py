@@ -21,7 +21,7 @@ from ownbert.tasks.related_rows import bootstrap
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.thresholds import Aim, best_thresholds, settled
-from ownbert.train.watch.metric_names import BALANCED, LOWER
+from ownbert.train.metric_names import BALANCED, LOWER
 from ownbert.views.blending import (
     Decide,
     Decided,

@@ -26,7 +26,7 @@ from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import clock_seconds
-from ownbert.train.watch.log import read_log
+from ownbert.train.log import read_log
 from ownbert.views.blending import from_scores
 from ownbert.views.tokens import written_tokens
 from ownbert.views.view_features import Texts

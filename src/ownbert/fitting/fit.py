@@ -23,7 +23,7 @@ from ownbert.files.writing import (
     uninterrupted,
     write_text,
 )
-from ownbert.finetuning.preview import label_shares
+from ownbert.finetuning.finetune import label_shares
 from ownbert.fitting.candidates import (
     CANDIDATES,
     SHORTEST,

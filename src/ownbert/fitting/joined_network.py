@@ -19,10 +19,10 @@ from ownbert.checkpoint import save
 from ownbert.corpus.sparse import Matrix
 from ownbert.exceptions import InputError
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.start.linear_start import inputs_of_head
-from ownbert.finetuning.start.task_weights import make_model
-from ownbert.finetuning.start.token_pairs import can_hold_codes, can_hold_pairs, repeated_share
-from ownbert.finetuning.start.token_scores import (
+from ownbert.finetuning.initial_model import make_model
+from ownbert.finetuning.linear_baseline import inputs_of_head
+from ownbert.finetuning.token_pairs import can_hold_codes, can_hold_pairs, repeated_share
+from ownbert.finetuning.token_scores import (
     TokenScores,
     can_hold_scores,
     fit_to_labels,

@@ -20,7 +20,7 @@ from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import DefaultSettings
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
-from ownbert.finetuning.start.mean_layer import can_hold_means, with_mean_layer
+from ownbert.finetuning.token_scores import can_hold_means, with_mean_layer
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.chosen_thresholds import decides
@@ -34,8 +34,8 @@ from ownbert.tasks.task import KEY, Task
 from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import clock_seconds, time_limit
 from ownbert.train.device import pick_device
-from ownbert.train.state_files import newest_state, remove_states
-from ownbert.train.watch.callbacks import Callbacks
+from ownbert.train.loop import Callbacks
+from ownbert.train.state import newest_state, remove_states
 
 # Maximum vocabulary size for pretraining on a CPU, by its duration: rare words cost time and memory
 # and gain little. But with 6,000 instead of 20,000 words the names that distinguish 150 articles

@@ -11,7 +11,7 @@ from ownbert.tasks.related_rows import clusters_of, permutations
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.time_limit import seconds_left
-from ownbert.train.watch.metric_names import LOWER, decimals, shown_name
+from ownbert.train.metric_names import LOWER, decimals, shown_name
 
 _DRAWS, _FEWEST_DRAWS = 40, 10
 # With fewer clusters, the rows of one cannot be told from those of another.

@@ -20,7 +20,7 @@ from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE, TRAINING_ROWS
 from ownbert.tasks.kinds import task_files
 from ownbert.text.tokenizer_folder import TOKENIZER_FILES
-from ownbert.train.watch.log import CURVES
+from ownbert.train.log import CURVES
 from ownbert.views import LINEAR, PROBE
 
 MODULES = "modules.json"

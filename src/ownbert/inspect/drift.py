@@ -21,7 +21,7 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.pages import Page, Section
 from ownbert.run.file_names import TRAINING_ROWS
 from ownbert.tables.columns import ColumnNames
-from ownbert.train.watch.metric_names import decimals
+from ownbert.train.metric_names import decimals
 
 _DRAWS = 200  # simulations of differences by chance
 _CHANCE = 0.95  # their quantile

@@ -27,7 +27,7 @@ from ownbert.tasks.answer import compare as compare_answers
 from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row, with_columns
 from ownbert.tasks.task import Task
-from ownbert.train.watch.metric_names import LOWER, decimals, shown_name
+from ownbert.train.metric_names import LOWER, decimals, shown_name
 
 # Bootstrap samples: at most, at least, and their rows together.
 _MOST_SAMPLES, _FEWEST_SAMPLES, _SAMPLED_ROWS = 1000, 100, 2_000_000

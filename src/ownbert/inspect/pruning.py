@@ -34,7 +34,7 @@ from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import EncodedRows
-from ownbert.train.watch.metric_names import shown_name
+from ownbert.train.metric_names import shown_name
 
 # Passes over all rows; the median time is used.
 _PASSES = 3

@@ -14,7 +14,7 @@ from ownbert.fitting.report.sections import ranking_section
 from ownbert.pages import Page, Section
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened
-from ownbert.train.watch.metric_names import shown_name
+from ownbert.train.metric_names import shown_name
 
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)  # shares of texts answered
 RANKING_CURVES = "curves.png"

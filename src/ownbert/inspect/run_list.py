@@ -27,12 +27,12 @@ from ownbert.inspect.terminal_tables import open_table, plain_text
 from ownbert.language import translated
 from ownbert.objectives import PRETRAINING
 from ownbert.run.file_names import RECIPE, REPORT
-from ownbert.train.watch.display import duration
-from ownbert.train.watch.log import LOG, read_log
-from ownbert.train.watch.metric_names import LOWER, UP_TO_ONE, decimals, shown_name
-from ownbert.train.watch.training_curves import draw_runs
+from ownbert.train.display import duration
+from ownbert.train.log import LOG, read_log
+from ownbert.train.metric_names import LOWER, UP_TO_ONE, decimals, shown_name
+from ownbert.train.training_curves import draw_runs
 
-# Saved states, as in ownbert.train.state_files, whose import loads torch.
+# Saved states, as in ownbert.train.state, whose import loads torch.
 _STATES = "checkpoints/step-*"
 # The state of a fit, as in ownbert.fitting.fit_state, whose import loads torch.
 _FIT = "fit.json"
@@ -298,7 +298,7 @@ def _state(
     seconds = last.get("seconds", 0.0)
     limits = (
         ("run.max_steps", last["step"]),
-        # As in ownbert.train.job: at most half of the limit is for the setup and evaluations.
+        # As in ownbert.train.loop: at most half of the limit is for the setup and evaluations.
         ("run.max_minutes", min(2 * seconds, seconds + _reserved(states)) / 60),
         ("run.epochs", max(row.get("epoch", 0) for row in rows)),
     )

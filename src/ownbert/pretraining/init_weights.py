@@ -41,15 +41,10 @@ _NEIGHBOUR_SCORE = 5.0
 def new_config(
     recipe: PretrainRecipe, tokenizer: Tokenizer, saved: Path | None = None
 ) -> EncoderConfig:
-    """The structure described by a recipe, or that of the model to start from (``init_from``).
+    """The structure described by a recipe, or that of the model to start from (``init_from``; of a
+    resumed run in the folder ``saved``).
 
     With "clm" as the only objective it is a decoder; others may change it (``structure``).
-
-    Args:
-        saved: folder of a resumed run, to read the structure from instead of ``init_from``.
-
-    Raises:
-        InputError: see ``init_config``.
     """
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
@@ -74,11 +69,8 @@ def new_learner(
     objectives: Sequence[Objective],
     features: Features = MappingProxyType({}),
 ) -> Learner:
-    """Create a model with random weights for ``objectives``, those of all phases.
-
-    It is the network of an objective that has its own, else an encoder with the heads that any
-    phase needs.
-    """
+    """Create a model with random weights for ``objectives``, those of all phases: the network of an
+    objective that has its own, else an encoder with the heads that any phase needs."""
     torch.manual_seed(recipe.seed)
     chosen = objectives_of(recipe.objectives)
     for one in chosen:
@@ -142,12 +134,9 @@ def initialise(
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:
-    """Log-probability (V) of each token by its count in the corpus, with add-one smoothing.
-
-    Args:
-        counts: (V) token counts; a shorter array is padded with zeros.
-        ordinary: (V) false for special tokens, which are never predicted and get a count of one.
-    """
+    """Log-probability (V) of each token by its count in the corpus, with add-one smoothing. Missing
+    ``counts`` are zero; special tokens (``ordinary`` (V) false) are never predicted and get a count
+    of one."""
     known = np.pad(counts, (0, len(ordinary) - len(counts)))
     smoothed = np.where(ordinary, known, 0) + 1.0
     return torch.from_numpy(np.log(smoothed / smoothed.sum()).astype(np.float32))
@@ -156,7 +145,8 @@ def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch
 @torch.no_grad()
 def start_at_neighbours(encoder: Encoder) -> None:
     """Initialise the position table (P, D) and the queries and keys of the first layer, so that
-    attention starts at neighbouring tokens.
+    attention starts at neighbouring tokens. Encoders without a position table do not change; if
+    words are narrower than layers, only the table is set.
 
     With random weights every token attends to all others equally, and a small network needs a
     thousand steps until its first head has found the words beside a masked one. Positions
@@ -170,10 +160,6 @@ def start_at_neighbours(encoder: Encoder) -> None:
 
     Source: Vaswani et al. 2017, section 3.5, for the linear relation between sinusoidal positions;
     Trockman and Kolter 2023 for the benefit of structured initial attention.
-
-    Args:
-        encoder: encoder to modify; unchanged if it has no position table. If its words are narrower
-            than its layers, only the table is set.
     """
     config, embeddings = encoder.config, encoder.embeddings
     if not config.positions.table:

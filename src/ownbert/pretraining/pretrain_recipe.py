@@ -221,11 +221,8 @@ class PretrainTask(CheckedSettings, name="task"):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRecipe:
-    """A part of the run with other settings; fields that are None are taken from the recipe.
-
-    Args:
-        share: share of the run.
-    """
+    """A part of the run, of size ``share``, with other settings; fields that are None are taken
+    from the recipe."""
 
     share: float = 0.0
     objectives: tuple[str, ...] | None = None
@@ -240,11 +237,8 @@ class PhaseRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRecipe(CheckedSettings):
-    """All settings of ``ownbert pretrain``.
-
-    Args:
-        phases: consecutive phases; without any, the whole run is one phase.
-    """
+    """All settings of ``ownbert pretrain``. Without ``phases``, which are consecutive, the whole
+    run is one phase."""
 
     seed: int = setting(0, "Random seed.", check=between(0, limits.SEED, "[]"))
     data: PretrainData = section(PretrainData())
@@ -308,16 +302,11 @@ class PretrainRecipe(CheckedSettings):
         return max(data.max_length or SHORT for _, data in self.parts)
 
     def with_lengths(self, median: float, limit: int | None = None) -> "PretrainRecipe":
-        """Fill in sequence lengths that suit the documents, if the recipe has none.
+        """Fill in sequence lengths that suit documents of ``median`` tokens, if the recipe has
+        none; ``limit``: maximum number of positions of the model.
 
-        Long documents use short sequences first and long ones in a last phase; a run with too few
-        steps uses long ones only.
-
-        Args:
-            median: median length of the documents in tokens.
-            limit: maximum number of positions of the model, if any.
-
-        Source: Devlin et al. 2019, A.2 (short sequences first).
+        Long documents use short sequences first and long ones in a last phase (Devlin et al. 2019,
+        A.2); a run with too few steps uses long ones only.
         """
         short, long = (length if limit is None else min(length, limit) for length in (SHORT, LONG))
         if self.phases or median <= LONG_DOCUMENTS or long == short:

@@ -1,13 +1,10 @@
-"""Pretraining: from a token store to a model folder, with the data of each phase and its evaluation
-on held-out data.
-"""
+"""Pretraining: from a token store to a model folder with its card."""
 
 import contextlib
 import functools
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,55 +12,47 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.batches.batch import Batch
-from ownbert.batches.loader import Loader, Position, batches_once
+from ownbert.batches.loader import Loader, Position
 from ownbert.batches.masking import ordinary_tokens
 from ownbert.batches.sampled_softmax import CandidateSampler
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
-from ownbert.corpus.pretraining_examples import PretrainingData, pretraining_data
+from ownbert.config.encoder import EncoderConfig
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import writing
+from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.learner import Learner
-from ownbert.objectives.objective import PretrainingObjective
 from ownbert.objectives.span_corruption_lm import decoder_start_id
-from ownbert.pretraining.canaries import plant, write_canaries
 from ownbert.pretraining.init_weights import (
     initialise,
     new_config,
     new_learner,
     unigram_log_probabilities,
 )
+from ownbert.pretraining.phase_data import PhaseData, make_phase_data, plant, write_canaries
 from ownbert.pretraining.pretrain_recipe import (
     DEFAULT_MINUTES,
     SAMPLED_FROM,
-    SHORT,
-    PretrainData,
     PretrainRecipe,
-    PretrainTask,
 )
-from ownbert.pretraining.pretrained_card import write_card
 from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.file_names import GENERATOR
-from ownbert.run.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
+from ownbert.run.model_card import changed_settings, hub_base, in_words, pictures, save_card, table
+from ownbert.run.packed_encoder import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import accepts_settings, dump, resolve
-from ownbert.text.tokenizer import Tokenizer
 from ownbert.train import distributed
-from ownbert.train.device import autocast, pick_precision
+from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
-from ownbert.train.flops import matmul_rate
-from ownbert.train.job import Job, Phase
-from ownbert.train.loop import EVALUATIONS, affordable_tokens
-from ownbert.train.watch.callbacks import Callbacks
-from ownbert.train.watch.log import read_log
-from ownbert.train.watch.meter import add_up, mean_metrics
+from ownbert.train.log import CURVES, read_log
+from ownbert.train.loop import EVALUATIONS, Callbacks, Job, Phase, affordable_tokens
+from ownbert.train.meter import matmul_rate
 
 # Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
 # those of larger sizes are conservative values for the same small batches.
@@ -72,8 +61,6 @@ _LARGE_RATE = 1e-4
 # Key of a saved state.
 _AROUND = "special tokens around texts"
 _PREVIEWED_SEQUENCES = 3
-# Tokens per evaluation: enough for two digits, in little time.
-_EVALUATION_TOKENS = 30_000
 
 
 @accepts_settings(PretrainRecipe)
@@ -131,88 +118,9 @@ def pretrain(
             return run.execute(folder, quiet=quiet)
 
 
-@dataclass(frozen=True)
-class PhaseData:
-    """Training and held-out examples of a phase.
-
-    Args:
-        unigram: (V) log-probability of each token by its frequency.
-        ordinary: (V) true for tokens that are not special.
-    """
-
-    task: PretrainTask
-    settings: PretrainData
-    examples: PretrainingData
-    held_out: PretrainingData
-    unigram: torch.Tensor
-    ordinary: torch.Tensor
-
-    @property
-    def objectives(self) -> list[PretrainingObjective]:
-        return [
-            PRETRAINING[name](getattr(self.task, f"{name}_weight"), self.ordinary)
-            for name in self.task.objectives
-        ]
-
-    def held_out_batches(self, most: float = math.inf) -> list[Batch]:
-        """Held-out examples with the same masks at every evaluation.
-
-        Args:
-            most: maximum number of tokens, except that the first example is always included.
-        """
-        batches, tokens = [], 0
-        size = int(min(2 * self.settings.batch_tokens, most))
-        for batch in batches_once(self.held_out, batch_tokens=size):
-            if batches and tokens + batch.tokens > most:
-                break
-            batches.append(batch)
-            tokens += batch.tokens
-            if tokens >= _EVALUATION_TOKENS:
-                break
-        return batches
-
-    @torch.no_grad()
-    def evaluate(
-        self, learner: Learner, batches: Sequence[Batch], precision: str
-    ) -> Mapping[str, float]:
-        """Losses and accuracies on ``batches``, and baselines for comparison.
-
-        Baselines are the loss of predicting tokens by frequency (unigram_loss) or uniformly
-        (uniform_loss), and the accuracy of always choosing the majority class
-        (..._majority_accuracy). Empty without batches.
-        """
-        learner.eval()
-        device = learner.model.device
-        torch.manual_seed(0)  # same generator samples at every evaluation
-        sums: dict[str, list] = {}
-        predicting = next(o() for o in objectives_of(self.task.objectives) if o.predicts)
-        unigram, zeros = 0.0, Counter()
-        for batch in batches:
-            with autocast(device, precision):
-                losses = learner(batch.to(device), self.objectives)
-            add_up(sums, losses)
-            zeros.update({n: int(x.zeros) for n, x in losses.items() if x.zeros is not None})
-            unigram -= float(self.unigram[predicting.targets(predicting.to_view(batch, {}))].sum())
-        if not sums:
-            return {}
-        metrics = mean_metrics(sums, self.objectives)
-        loss = sum(metrics[f"{o.name}_loss"] * o.weight for o in self.objectives)
-        shares = {name: count / sums[name][2] for name, count in zeros.items()}
-        return {
-            "loss": loss,
-            "unigram_loss": unigram / max(1, sums[predicting.name][2]),
-            "uniform_loss": math.log(max(1, int(self.ordinary.sum()))),
-            **metrics,
-            **{f"{name}_majority_accuracy": max(p, 1 - p) for name, p in shares.items()},
-        }
-
-
 class Pretraining(TrainingRun):
-    """A pretraining recipe with its corpus, vocabulary and examples.
-
-    Args:
-        saved: folder of a resumed run, to read the structure of the model from.
-    """
+    """A pretraining recipe with its corpus, vocabulary and examples; ``saved``: folder of a resumed
+    run, to read the structure of the model from."""
 
     command = "pretrain"
 
@@ -522,28 +430,75 @@ def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float
     return matmul_rate(device, dtype)
 
 
-def make_phase_data(
-    store: Store,
-    tokenizer: Tokenizer,
-    task: PretrainTask,
-    settings: PretrainData,
+_SECTIONS = ("data", "model", "task", "optim", "run")
+_BASELINES = {
+    "unigram_loss": "loss of the unigram baseline",
+    "uniform_loss": "loss of the uniform baseline",
+}
+
+
+def write_card(
+    folder: Path,
+    recipe: PretrainRecipe,
+    config: EncoderConfig,
     *,
-    ordinary: np.ndarray,
-    unigram: torch.Tensor,
-    seed: int,
-) -> PhaseData:
-    """Create the data of a phase."""
-    chosen = objectives_of(task.objectives)
-    maskers = (one.masker(tokenizer, ordinary, task) for one in chosen)
-    data, held_out = pretraining_data(
-        store,
-        tokenizer,
-        next(filter(None, maskers), None),
-        max_length=settings.max_length or SHORT,
-        pairs=task.pairs,
-        held_out=settings.held_out,
-        seed=seed,
-    )
-    predicting = next(one for one in chosen if one.predicts)
-    unigram = predicting.unigram(unigram, data, ordinary)
-    return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))
+    data: Mapping[str, str],
+    metrics: Mapping[str, Any],
+    precision: str = "",
+) -> str | None:
+    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``."""
+    source = recipe.model.init_from
+    objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
+    # A head with word features needs more than text, and Transformers does not support it.
+    classes = [one.auto_class for one in objectives_of(objectives) if one.auto_class is not None]
+    fills = classes[-1:] == ["AutoModelForMaskedLM"] and "word features" not in data
+    front = {"library_name": "transformers"}
+    if fills:
+        front["pipeline_tag"] = "fill-mask"
+    tasks = ", ".join(translated(PRETRAINING[one].title) for one in objectives)
+    values = {
+        "config": config,
+        "source": source and (hub_base(source) or Path(source).resolve().name),
+        "fills": fills,
+        "writes": classes[-1:] == ["AutoModelForSeq2SeqLM"],
+        "tasks": tasks,
+        "data": table(("", ""), in_words(data.items())),
+        "settings": table(("setting", "value"), in_words(_settings(recipe))),
+        "metrics": _metrics(metrics),
+        "precision": precision,
+        "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
+    }
+    return save_card(folder, front, __file__, values, base=source)
+
+
+def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
+    """The most important settings, then all others with non-default values."""
+    yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
+    if recipe.run.max_steps:
+        yield "steps", f"{recipe.run.max_steps:,} at most"
+    if recipe.run.max_minutes:
+        yield "time", f"{recipe.run.max_minutes:g} minutes at most"
+    yield "batch", f"{recipe.data.batch_tokens:,} tokens"
+    yield "seed", str(recipe.seed)
+    yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
+    shown = {"data.tokens", "data.batch_tokens", "model.init_from", "model.init_counts"}
+    shown |= {"run.max_minutes", "optim.learning_rate"}
+    for name, value in changed_settings(recipe, PretrainRecipe(), _SECTIONS):
+        if name not in shown:
+            yield name, value
+
+
+def _metrics(metrics: Mapping[str, Any]) -> str:
+    """The losses and accuracies of the last evaluation with their baselines."""
+    rows = [("step", f"{metrics['step']:,}")] if "step" in metrics else []
+    for task, objective in PRETRAINING.items():
+        words = objective.title
+        loss, share = metrics.get(f"{task}_loss"), metrics.get(f"{task}_accuracy")
+        if loss is not None:
+            rows.append((f"{words}: loss", f"{loss:.4f}"))
+            if objective.predicts:
+                rows.append((f"{words}: perplexity", f"{math.exp(min(loss, 50)):,.1f}"))
+        if share is not None:
+            rows.append((f"{words}: accuracy", f"{share:.4f}"))
+    rows += [(words, f"{metrics[key]:.4f}") for key, words in _BASELINES.items() if key in metrics]
+    return table(("metric", "value"), in_words(rows)) if rows else ""

@@ -66,7 +66,7 @@ class TokenMatch:
         kinds: (V) kind of match of each token, one of ``MATCH_KINDS``.
         ids: (V) for each token the old tokens whose mean vector initialises it; empty for new
             tokens.
-        unnamed: whether some tokens are anonymised ids and no ranking was given.
+        unnamed: whether some tokens are anonymised ids without a ranking.
     """
 
     kinds: list[str]
@@ -84,16 +84,12 @@ def match_vocabulary(
 
     Special tokens are matched by role, and are new if the old vocabulary lacks the role. Others are
     matched by name: with the same token, or with the old tokenizer's encoding of the text (one or
-    several tokens). Anonymised tokens are matched by rank: the n-th most frequent by ``counts``
-    with the n-th most frequent in ``ranking``.
+    several tokens). Anonymised tokens are matched by rank: the n-th most frequent by ``counts`` (V)
+    with the n-th most frequent in ``ranking``; a token whose rank belongs to a word that the old
+    vocabulary cannot encode is new.
 
     Tokens are anonymised if most tokens of space-separated text are integers (unless those of the
     old vocabulary are, too: then they are names); with a ranking, all tokens of other vocabularies.
-
-    Args:
-        counts: (V) token counts in the corpus.
-        ranking: frequencies of old tokens or words; a token whose rank belongs to a word that the
-            old vocabulary cannot encode is new.
     """
     size = tokenizer.vocab_size
     kinds = ["new"] * size
@@ -126,14 +122,8 @@ def _by_role(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def read_counts(path: str | Path) -> dict[str, int]:
-    """Read token frequencies from a text file, plain or gzip.
-
-    Each line has a token and a count separated by a tab or spaces. Counts of repeated tokens are
-    added.
-
-    Raises:
-        InputError: a line is invalid; the message has its number.
-    """
+    """Read token frequencies from a text file, plain or gzip: a token and a count in each line,
+    separated by a tab or spaces. Counts of repeated tokens are added."""
     counts: dict[str, int] = {}
     for number, line in open_text(path):
         if not line.strip():
@@ -244,16 +234,9 @@ def _ranked(old: Tokenizer, ranking: Mapping[str, int]) -> list[Ids]:
 
 @dataclass(frozen=True)
 class AlignmentReport:
-    """What was copied from the checkpoint in ``folder``.
-
-    Args:
-        tokens: number of tokens matched in each of ``MATCH_KINDS``.
-        shares: their shares of the corpus.
-        copied: names of copied tensors.
-        new: names of newly initialised tensors.
-        unused: names of tensors of the checkpoint that were not copied.
-        hint: advice for a better match, if any.
-    """
+    """What was copied from the checkpoint in ``folder``: the number of tokens of each of
+    ``MATCH_KINDS``, their shares of the corpus, names of copied, newly initialised and unused
+    tensors, and advice for a better match, if any."""
 
     folder: str
     tokens: Mapping[str, int]
@@ -281,24 +264,14 @@ class AlignmentReport:
 
 
 def position_limit(folder: str | Path) -> int | None:
-    """Maximum positions of a run initialised from the BERT in ``folder``; None: unlimited.
-
-    Raises:
-        InputError: the model belongs to another family.
-    """
+    """Maximum positions of a run initialised from the BERT in ``folder``; None: unlimited."""
     config = _describe_bert(model_folder(folder)).config
     return config.longest if config.positions.limited else None
 
 
 def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe) -> EncoderConfig:
-    """The structure of the BERT in ``folder`` with the new vocabulary and the recipe's dropout.
-
-    The position table keeps its length.
-
-    Raises:
-        InputError: the model belongs to another family or has an unsupported structure, or
-            sequences are longer than its position table.
-    """
+    """The structure of the BERT in ``folder`` with the new vocabulary and the recipe's dropout. The
+    position table keeps its length."""
     path = model_folder(folder)
     config = _describe_bert(path).config
     longest = recipe.longest
@@ -347,9 +320,6 @@ def copy_checkpoint(
     from a normal distribution with the mean and standard deviation of the copied ones. The bias of
     the MLM decoder depends on the corpus and is left to the caller. Word features with equal
     columns and sizes are copied tag by tag.
-
-    Raises:
-        InputError: tensors do not fit the config, or the counts cannot be read.
     """
     path = model_folder(folder)
     ranking = None if counts_file is None else read_counts(counts_file)

@@ -48,19 +48,16 @@ def save_card(
     name: str | None = None,
     base: str | Path | None = None,
 ) -> str | None:
-    """Write README.md into a model folder, unless the user has written one.
+    """Write README.md into a model folder, unless the user has written one; return a warning or
+    None.
 
     Args:
-        folder: model folder.
         front: metadata for the hub.
         template: Python file with a template of the same name and the extension .md beside it.
         values: variables of the template, in addition to the functions ``cell``, ``in_short`` and
             ``repr``.
         name: name of the model; by default the folder's.
         base: folder of the model it was made from; the metadata have its name on the hub, if any.
-
-    Returns:
-        A warning or None.
     """
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
@@ -103,11 +100,8 @@ def _in_language(block: str) -> str:
 def changed_settings(
     recipe: Any, default: Any, sections: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Settings of a recipe that affect what is learnt and differ from ``default``.
-
-    Yields:
-        (name, value), both as in ``section.name=value``.
-    """
+    """Yield (name, value), both as in ``section.name=value``, of the settings of a recipe that
+    affect what is learnt and differ from ``default``."""
     for section in sections:
         ours, theirs = getattr(recipe, section), getattr(default, section)
         for field in fields(ours):
@@ -125,13 +119,7 @@ def sha256(path: str | Path | None) -> str:
 
 
 def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:
-    """Format a Markdown table.
-
-    Args:
-        names: column names.
-        rows: rows of cells.
-        most: maximum rows; further rows are replaced by their number.
-    """
+    """Format a Markdown table; rows after the first ``most`` are replaced by their number."""
     rows = list(rows)
     shown = rows[:most]
     lines = [list(map(translated, names)), ["---"] * len(names), *shown]
@@ -160,11 +148,9 @@ def pictures(folder: str | Path, captions: Mapping[str, str]) -> str:
 
 
 def hub_base(folder: str) -> str:
-    """The hub name of the model that a folder is, or was trained from; "" if none.
-
-    The hub shows ``base_model`` as a link, so names of local folders must not be used. For a local
-    folder the name is taken from its own card.
-    """
+    """The hub name of the model that a folder is, or was trained from; "" if none. The hub shows
+    ``base_model`` as a link, so names of local folders must not be used. For a local folder the
+    name is taken from its own card."""
     if folder.startswith(PREFIX):
         return folder.removeprefix(PREFIX)
     path = Path(folder)

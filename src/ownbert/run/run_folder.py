@@ -1,7 +1,11 @@
-"""The output folder of a run: checks before writing, and the state to resume from."""
+"""Output folders: the checks of a run before it writes, the state to resume from, and a folder that
+is written completely or not at all."""
 
+import os
+import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
@@ -10,22 +14,28 @@ from typing import Any, TypeVar
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.exceptions import InputError
-from ownbert.files.folders import refuse_both, refuse_foreign
+from ownbert.files.folders import SIGNS, has_sign, is_ours, refuse_both, refuse_foreign
 from ownbert.files.input_files import refuse_same
-from ownbert.files.writing import make_folder
+from ownbert.files.writing import (
+    explained,
+    make_folder,
+    missing_folders,
+    remove_empty,
+    uninterrupted,
+)
 from ownbert.language.messages import Option
-from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE, REPORT
+from ownbert.run.file_names import BLEND, CARD, ENSEMBLE, RECIPE, REPORT
 from ownbert.settings import resolve, settings_of
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import TOKENIZER_FILES, has_tokenizer
-from ownbert.train.state_files import (
+from ownbert.train.log import BOARD, CURVES, LOG
+from ownbert.train.state import (
     STATES,
     SavedState,
     find_state,
     newest_state,
     require_same_identity,
 )
-from ownbert.train.watch.log import BOARD, CURVES, LOG
 
 T = TypeVar("T")
 
@@ -89,15 +99,8 @@ class RunFolder:
             )
 
     def resolve(self, kind: type[T], **given: Any) -> T:
-        """Resolve the recipe of the run; a resumed run starts from the recipe in the folder.
-
-        Args:
-            kind: class of the recipe.
-            given: settings, see ``ownbert.settings.resolve``.
-
-        Raises:
-            InputError: a setting that a resumed run must keep was changed.
-        """
+        """Resolve the recipe of the run, of class ``kind`` (see ``ownbert.settings.resolve``); a
+        resumed run starts from the recipe in the folder, and must keep most of its settings."""
         return self._resolve(kind, resumes=self.saved is not None, **given)[0]
 
     def _resolve(self, kind: type[T], *, resumes: bool, **given: Any) -> tuple[T, T | None]:
@@ -120,16 +123,9 @@ class RunFolder:
         return now, before
 
     def check(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
-        """Check that a run may write to the folder.
-
-        Args:
-            identity: identity of the training data, which must match that of the saved state.
-            vocabularies: vocabularies of the run, one of which must equal that of a tokenizer in
-                the folder, unless the folder is overwritten.
-
-        Raises:
-            InputError: one of them differs, or a file to be replaced was not written by ownbert.
-        """
+        """Check that a run may write to the folder: with the training data of the saved state,
+        replacing only files that ownbert wrote, and unless the folder is overwritten, with one of
+        ``vocabularies`` if it has a tokenizer."""
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
         reusable = vocabularies and self._has_vocabulary_of(vocabularies)
@@ -143,14 +139,8 @@ class RunFolder:
             )
 
     def reserve(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
-        """Create the folder, or prepare it for writing; only the first call has an effect.
-
-        Args:
-            identity, vocabularies: see ``check``.
-
-        Raises:
-            InputError: see ``check``, or the folder cannot be created.
-        """
+        """Create the folder, or prepare it for writing, after ``check``; only the first call has an
+        effect."""
         if self._reserved:
             return
         self.check(identity, vocabularies)
@@ -210,3 +200,96 @@ def _differences(
             yield from _differences(value, new[name], changeable, f"{prefix}{name}.")
         elif value != new[name] and new[name] not in (None, "auto"):  # keep the old value
             yield prefix + name, value, new[name]
+
+
+def refuse_taken(
+    target: Path,
+    source: Path,
+    data: Any,
+    *,
+    overwrite: bool,
+    to: str = "",
+    looked_in: str | Path | None = None,
+    beside: bool = False,
+    signs: Iterable[str] = SIGNS,
+) -> None:
+    """Check that a folder may be used for new files.
+
+    Args:
+        target: folder to write.
+        source: model folder.
+        data: input file, if any.
+        overwrite: whether the folder may contain files.
+        to: format of an export.
+        looked_in: folder inside the model folder where engines look for this format, if any.
+        beside: whether the target is that folder.
+        signs: names of files that identify folders written by ownbert.
+
+    Raises:
+        InputError: the folder has files that must not be replaced, or is inside the model folder.
+    """
+    refuse_same([source, *([] if data is None else [Path(data)])], target)
+    inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
+    if inside and not beside:
+        if looked_in is not None:
+            raise InputError(
+                "{target} is inside the folder of the model; write to another folder, or to "
+                "{source}, where {engine} looks for the file",
+                target,
+                source / looked_in,
+                Option("--engine", to),
+            )
+        raise InputError(
+            "{target} is inside the folder of the model; write to another folder", target
+        )
+    if target.exists() and not target.is_dir():
+        raise InputError("{target} is a file; {-o} must name a folder", target)
+    if not overwrite and target.is_dir() and any(target.iterdir()):
+        raise InputError(
+            "{target} already contains files; choose another folder, or replace them with "
+            "{--overwrite}",
+            target,
+        )
+    if target.is_dir() and any(target.iterdir()) and not beside and not has_sign(target, signs):
+        raise InputError(
+            "{target} contains files that ownbert has not written; choose another folder", target
+        )
+
+
+@contextmanager
+def complete_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target`` that replaces it when the block succeeds.
+
+    In an existing folder, files of the same names are replaced, and a blend or an ensemble is
+    removed. Others are kept, as is a card written by the user.
+    """
+    target = Path(os.path.realpath(target))  # "." has no name, and links may lead to other disks
+    created = missing_folders(target.parent)
+    make_folder(target.parent)
+    new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with explained(target):
+            new.mkdir()
+            yield new
+            with uninterrupted():
+                _move(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        remove_empty(created)
+
+
+def _move(new: Path, target: Path) -> None:
+    if not target.exists() or not any(target.iterdir()):
+        remove_empty([target])
+        os.replace(new, target)
+        return
+    for name in (BLEND, ENSEMBLE):  # would be used instead of the new model
+        (target / name).unlink(missing_ok=True)
+    for path in sorted(new.rglob("*")):
+        place = target / path.relative_to(new)
+        if path.is_dir():
+            make_folder(place)
+        elif place.is_dir():
+            raise InputError("cannot write {place}: it is a folder, a file name is needed", place)
+        elif path.name != CARD or not place.exists() or is_ours(place):
+            os.replace(path, place)

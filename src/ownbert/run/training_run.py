@@ -16,16 +16,14 @@ from ownbert.threads import fixed_threads
 from ownbert.time_limit import clock_seconds
 from ownbert.train import distributed
 from ownbert.train.device import pick_device
+from ownbert.train.display import Display
 from ownbert.train.distributed import ALONE, World
-from ownbert.train.job import Job, Monitor, Phase
-from ownbert.train.loop import train
+from ownbert.train.log import need_tensorboard
+from ownbert.train.loop import Callbacks, Job, Monitor, Phase, train
+from ownbert.train.meter import Meter
 from ownbert.train.optimizers import describe_groups, make_optimizer
 from ownbert.train.state import TrainState
 from ownbert.train.training_settings import Run
-from ownbert.train.watch.callbacks import Callbacks
-from ownbert.train.watch.display import Display
-from ownbert.train.watch.log import need_tensorboard
-from ownbert.train.watch.meter import Meter
 
 Say = Callable[[str], None]
 
@@ -73,11 +71,8 @@ class TrainingRun(ABC):
         return {name: getattr(data, name) for name in names if getattr(data, name, None)}
 
     def execute(self, folder: RunFolder, *, quiet: bool) -> Model:
-        """Train in ``folder``, together with the other processes under torchrun.
-
-        Returns:
-            The trained model in evaluation mode.
-        """
+        """Train in ``folder``, together with the other processes under torchrun; return the model
+        in evaluation mode."""
         world = distributed.join(self.device)
         try:
             return self.train(folder, world, quiet=quiet)
@@ -85,18 +80,14 @@ class TrainingRun(ABC):
             distributed.leave(world)
 
     def reserve(self, folder: RunFolder) -> None:
-        """Prepare the folder and write the recipe.
-
-        Raises:
-            InputError: see ``RunFolder.reserve``.
-        """
+        """Prepare the folder and write the recipe."""
         folder.reserve(self.identity, self.vocabularies)
         write_text(folder.path / RECIPE, dump(self.recipe))
 
     def train(self, folder: RunFolder, world: World = ALONE, *, quiet: bool) -> Model:
         """Reserve ``folder``, train to the end and save the model there.
 
-        With a given number of steps a resumed run equals an uninterrupted one, so the number of
+        With a fixed number of steps a resumed run equals an uninterrupted one, so the number of
         threads is fixed from the initial weights on.
         """
         with fixed_threads() if self.recipe.run.max_steps else nullcontext():
@@ -147,13 +138,8 @@ class TrainingRun(ABC):
 
     @abstractmethod
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
-        """The model with its initial weights, equal in all processes.
-
-        Args:
-            world: processes of the run.
-            fresh: False if a saved state will replace the weights.
-            say: prints a line for the user.
-        """
+        """The model with its initial weights, equal in all processes; ``fresh`` is False if a saved
+        state will replace them, and ``say`` prints a line for the user."""
 
     @abstractmethod
     def phases(self, learner: Learner, world: World) -> list[Phase]:

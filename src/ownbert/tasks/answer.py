@@ -27,7 +27,7 @@ from ownbert.tasks.row_network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import END, START, EncodedRows, TextInputBuilder, join
-from ownbert.text.character_spans import span_in
+from ownbert.text.text_parts import span_in
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model

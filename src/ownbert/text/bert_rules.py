@@ -5,6 +5,7 @@ separated; then each word is split, from the left, into the longest pieces in th
 (google-research/bert ``tokenization.py``).
 """
 
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import tokenizers
     from tokenizers import NormalizedString, PreTokenizedString, normalizers
+
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -42,15 +44,8 @@ def wordpiece_rules(
 ) -> "tokenizers.Tokenizer":
     """Create a tokenizer with BERT's rules, with arbitrary ids and without special tokens.
 
-    Args:
-        ids: id of each token.
-        do_lower_case: whether to lower-case text.
-        strip_accents: whether to strip accents; None: the same as ``do_lower_case``, as in Google's
-            code.
-        tokenize_chinese_chars: whether to separate Chinese characters.
-        do_basic_tokenize: whether to apply BERT's rules; if false, text is only split at
-            whitespace.
-        unk_token: token for unknown words.
+    ``strip_accents`` None is the same as ``do_lower_case``, as in Google's code. Without
+    ``do_basic_tokenize``, text is only split at whitespace.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -122,13 +117,8 @@ def keep_whole(backend: "tokenizers.Tokenizer", words: Iterable[str]) -> "tokeni
 
 
 class WordRules:
-    """BERT's rules with exceptions for some words, as a pre-tokenizer of ``tokenizers``.
-
-    Args:
-        normalizer: normaliser with the settings of BERT's rules.
-        whole: words that are not split.
-        unknown: those of these words that are not in the vocabulary.
-    """
+    """BERT's rules, with the settings of ``normalizer``, as a pre-tokenizer of ``tokenizers`` that
+    does not split the words ``whole``; those in ``unknown`` are not in the vocabulary."""
 
     def __init__(
         self,
@@ -176,3 +166,26 @@ class WordRules:
                 # Character by character, so that the offsets do not change.
                 word.map(lambda _: _NONCHARACTER)
         return words
+
+
+# Python splits at these four control characters; ``tokenizers`` does not.
+SEPARATORS = re.compile("[\x1c-\x1f]")
+WHITESPACE = re.compile("[^\\S\x1c-\x1f]+")
+
+
+def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
+    """Create a tokenizer that splits at whitespace and does not change the tokens, which
+    ``vocabulary`` has in the order of their ids. Its normaliser has no effect; Transformers'
+    BertTokenizerFast requires one."""
+    from tokenizers import Tokenizer, models
+
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    backend = Tokenizer(models.WordLevel(ids, unk_token=UNK))
+    return add_special_tokens(split_at_whitespace(backend))
+
+
+def split_whitespace(text: str) -> list[str]:
+    """Split ``text`` at whitespace, exactly like ``blank_backend``."""
+    if SEPARATORS.search(text):
+        return [token for token in WHITESPACE.split(text) if token]
+    return text.split()

@@ -1,11 +1,13 @@
-"""Splits long texts into parts without changing their tokens."""
+"""Parts of texts: long texts are split without changing their tokens; spans of characters."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import tokenizers
+
 
 T = TypeVar("T")
 
@@ -21,11 +23,9 @@ _STOP = r"(?<=[^\W_])(?=[\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f])"
 
 
 def places_to_cut(backend: "tokenizers.Tokenizer") -> "re.Pattern[str] | None":
-    """A pattern for the positions where a text can be cut without changing its tokens; None
-    if there are none.
-
-    The positions are word boundaries for this tokenizer, and tokens do not cross words.
-    """
+    """A pattern for the positions where a text can be cut without changing its tokens, which are
+    word boundaries for this tokenizer, because tokens do not cross words; None if there are
+    none."""
     splits = [
         pattern
         for pattern, *halves in (
@@ -55,12 +55,8 @@ def _normal(backend: "tokenizers.Tokenizer", text: str) -> str:
 
 
 def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> Iterator[str]:
-    """Split a text into parts of about ``size`` characters, or more where it cannot be cut.
-
-    Args:
-        places: pattern from ``places_to_cut``.
-        size: minimum characters of all parts but the last.
-    """
+    """Split a text at ``places_to_cut`` into parts of about ``size`` characters, or more where it
+    cannot be cut."""
     start = 0
     while places is not None and len(text) - start > size:
         if (match := places.search(text, start + size)) is None:
@@ -87,3 +83,16 @@ def grouped(items: Iterable[T], size: int, size_of: Callable[[T], int]) -> Itera
             group, total = [], 0
     if group:
         yield group
+
+
+def span_in(text: str, start: int, end: int) -> tuple[int, int]:
+    """Strip blanks from a span of characters, and extend it by combining marks of the last letter:
+    some tokenizers include the blank before a word in its first token, and some drop accents that
+    are separate characters."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return start, end

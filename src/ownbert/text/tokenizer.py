@@ -11,11 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ownbert.exceptions import InputError
-from ownbert.text.bert_rules import keep_whole, wordpiece_backend
-from ownbert.text.blank import blank_backend
+from ownbert.text.bert_rules import blank_backend, keep_whole, wordpiece_backend
 from ownbert.text.build import register, set_post_processor, special_tokens
-from ownbert.text.input_format import InputFormat
-from ownbert.text.styles import ROBERTA
+from ownbert.text.styles import ROBERTA, InputFormat
 from ownbert.text.text_parts import PART, parts_of, places_to_cut, together
 from ownbert.text.tokenizer_folder import (
     TokenizerFolder,
@@ -125,11 +123,8 @@ class Tokenizer:
 
     @classmethod
     def byte_level(cls, backend: "tokenizers.Tokenizer") -> "Tokenizer":
-        """Create a tokenizer from a byte-level BPE backend.
-
-        Args:
-            backend: tokenizer with RoBERTa's special tokens in its vocabulary; modified in place.
-        """
+        """Create a tokenizer from a byte-level BPE backend with RoBERTa's special tokens in its
+        vocabulary, which is modified in place."""
         register(backend, special_tokens(ROBERTA, ROBERTA.special))
         set_post_processor(backend, ROBERTA, ROBERTA.special, add_prefix_space=True)
         return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})

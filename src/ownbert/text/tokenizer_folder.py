@@ -20,8 +20,7 @@ from ownbert.files.json_files import read_json
 from ownbert.files.text_files import open_text, read_text
 from ownbert.files.writing import atomic_path, uninterrupted
 from ownbert.hub import model_folder
-from ownbert.text.bert_rules import CONTINUATION
-from ownbert.text.blank import blank_backend
+from ownbert.text.bert_rules import CONTINUATION, blank_backend
 from ownbert.text.build import (
     ADDED,
     CONFIG_KEYS,
@@ -80,14 +79,8 @@ _CASE_SETTINGS = {
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """A tokenizer as read from the files of a folder.
-
-    Args:
-        backend: tokenizer of the ``tokenizers`` library.
-        special: special tokens by name (``pad_token`` and so on).
-        config: content of tokenizer_config.json; if it names no class, with the class implied by
-            config.json.
-    """
+    """A tokenizer as read from the files of a folder: the backend, its special tokens by name, and
+    the content of tokenizer_config.json, if it names no class with that implied by config.json."""
 
     backend: "tokenizers.Tokenizer"
     special: Mapping[str, str]
@@ -107,13 +100,9 @@ class TokenizerFolder:
     tokenizer_config.json take precedence over those in tokenizer.json.
 
     Args:
-        path: the folder.
         model: content of the folder's config.json, if it has been read already.
         changes: settings that override those in tokenizer_config.json.
         preferred: class of the tokenizer if the files name none, or one of the same family.
-
-    Raises:
-        InputError: on reading, if a file is missing, damaged or contradictory.
     """
 
     def __init__(
@@ -185,14 +174,8 @@ class TokenizerFolder:
         return _read_backend(self.path / TOKENIZER)
 
     def style(self, named: str | None = None) -> Style:
-        """The style of a folder without tokenizer.json.
-
-        Args:
-            named: tokenizer class named in the files, if any.
-
-        Raises:
-            InputError: no style is possible, or more than one.
-        """
+        """The style of a folder without tokenizer.json; ``named``: tokenizer class named in the
+        files."""
         styles = self.styles
         if named and CLASSES[named][0] in styles:
             return CLASSES[named][0]
@@ -268,11 +251,7 @@ class TokenizerFolder:
 def read_folder(
     folder: str | os.PathLike[str], model: Mapping[str, Any] | None = None
 ) -> TokenizerFiles:
-    """Read the tokenizer of a folder; see ``TokenizerFolder``.
-
-    Raises:
-        InputError: the folder does not exist, or its files cannot be used.
-    """
+    """Read the tokenizer of a folder; see ``TokenizerFolder``."""
     path = model_folder(folder) if model is None else Path(folder)
     if not path.is_dir():
         raise InputError("no such folder: {path}", path)
@@ -311,11 +290,7 @@ def _guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
-    """Read a vocab.txt: the tokens in the order of their ids.
-
-    Raises:
-        InputError: the file or a line is empty, or a token occurs twice.
-    """
+    """Read a vocab.txt: the tokens in the order of their ids."""
     lines: dict[str, int] = {}
     for number, token in open_text(path, internal=True):
         if not token:
@@ -343,11 +318,7 @@ def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
 
 
 def _read_backend(path: Path) -> "tokenizers.Tokenizer":
-    """Read a tokenizer.json without its truncation and padding.
-
-    Raises:
-        InputError: the file is missing, damaged or too large.
-    """
+    """Read a tokenizer.json without its truncation and padding."""
     from tokenizers import Tokenizer
 
     text = read_text(path, most=_MOST_TOKENIZER)
@@ -416,11 +387,7 @@ def _apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, A
 
 
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words in ``never_split``, a setting of BERT's tokenizers in Transformers.
-
-    Raises:
-        InputError: the value is not a list of words.
-    """
+    """The words in ``never_split``, a setting of BERT's tokenizers in Transformers."""
     words = config.get("never_split") or ()
     if not isinstance(words, list | tuple | set | frozenset) or not all(
         isinstance(word, str) for word in words
@@ -438,10 +405,8 @@ def write_folder(
     max_length: int | None,
 ) -> None:
     """Write files that Transformers 4.57.6 and 5 can load; all are complete before one is replaced.
-
     A SentencePiece model is only written to tokenizer.json. ``config`` is the content of the
-    tokenizer_config.json that was loaded.
-    """
+    tokenizer_config.json that was loaded."""
     described = _config_of(backend, special, config, max_length)
     texts = {
         TOKENIZER: backend.to_str(pretty=True) + "\n",

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from ownbert.text.bert_rules import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS
-from ownbert.text.subword import bpe_backend
+from ownbert.text.build import bpe_backend
 
 if TYPE_CHECKING:
     import tokenizers
@@ -71,17 +71,10 @@ def _train(backend: "tokenizers.Tokenizer", texts: Iterator[str], trainer: Any) 
 def choose_alphabet(
     characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
 ) -> tuple[list[str], list[str]]:
-    """Choose the initial alphabet of a vocabulary.
-
-    Args:
-        backend: tokenizer whose rules are applied to the characters.
-        room: maximum number of entries for the alphabet. Punctuation and Chinese characters are
-            separate words and need one entry; a letter needs two, ``x`` and ``##x``.
-
-    Returns:
-        The characters, the most frequent first, ties in code point order; and the continuations
-        ``##x`` of those that can continue a word.
-    """
+    """Choose the initial alphabet of a vocabulary: the characters after the rules of ``backend``,
+    the most frequent first, ties in code point order; and the continuations ``##x`` of those that
+    can continue a word. It has at most ``room`` entries: one for punctuation and Chinese
+    characters, which are separate words, two for a letter, ``x`` and ``##x``."""
     counts: Counter[str] = Counter()
     for character, count in characters.items():
         for normal in "".join(backend.normalizer.normalize_str(character).split()):
@@ -108,16 +101,9 @@ def train_wordpiece(
     size: int,
     min_count: int,
 ) -> list[str]:
-    """Train a WordPiece vocabulary.
-
-    Args:
-        backend: tokenizer with BERT's rules, trained in place.
-        alphabet, continued: from ``choose_alphabet``.
-        size: maximum number of entries; special tokens and the alphabet are always included.
-
-    Returns:
-        The tokens in the order of their ids: special tokens, characters, longer pieces.
-    """
+    """Train a WordPiece vocabulary of at most ``size`` entries, besides special tokens and the
+    alphabet of ``choose_alphabet``; ``backend`` has BERT's rules and is trained in place. Returns
+    the tokens in the order of their ids: special tokens, characters, longer pieces."""
     from tokenizers import trainers
 
     # By default the trainer numbers characters in the order of a hash table, which changes from run
@@ -140,13 +126,9 @@ def train_wordpiece(
 def train_bpe(
     texts: Iterator[str], *, special: Sequence[str], size: int, min_count: int, lowercase: bool
 ) -> "tokenizers.Tokenizer":
-    """Train a byte-level BPE tokenizer of at most ``size`` entries.
-
-    The ids are those of special tokens, then the 256 bytes, then merges, each with a frequency of
-    at least ``min_count``.
-
-    Source: Sennrich et al. 2016, over bytes as in GPT-2.
-    """
+    """Train a byte-level BPE tokenizer of at most ``size`` entries (Sennrich et al. 2016, over
+    bytes as in GPT-2). The ids are those of special tokens, then the 256 bytes, then merges, each
+    with a frequency of at least ``min_count``."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     learner = Tokenizer(models.BPE())

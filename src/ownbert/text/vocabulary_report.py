@@ -92,11 +92,8 @@ def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -
 
 
 def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[str]:
-    """Find frequent tokens that end documents far more often than by chance.
-
-    By chance, a token would end ``documents * share`` documents. The constants above define the
-    rule.
-    """
+    """Find frequent tokens that end documents far more often than by chance, which is ``documents *
+    share`` documents. The constants above define the rule."""
     proposals = [row for row in top if _ends_often(row, documents)]
     if sum(row.end_share for row in proposals) < LEAST_COMMON_SHARE:
         return []

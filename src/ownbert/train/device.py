@@ -17,11 +17,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def pick_device(name: str) -> "torch.device":
-    """The device for "cpu", "cuda", "cuda:1" or "auto" (the GPU if there is one).
-
-    Raises:
-        InputError: unknown name, or there is no such GPU.
-    """
+    """The device for "cpu", "cuda", "cuda:1" or "auto" (the GPU if there is one)."""
     kind, _, number = name.partition(":")
     if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
         raise InputError("device {name!r} is not known; use one of auto, cpu, cuda", name)
@@ -40,11 +36,7 @@ def pick_device(name: str) -> "torch.device":
 
 
 def pick_precision(name: str, device: "torch.device | str") -> str:
-    """Resolve a precision; "auto" is bfloat16 if the device multiplies it faster than float32.
-
-    Raises:
-        InputError: unknown name.
-    """
+    """Resolve a precision; "auto" is bfloat16 if the device multiplies it faster than float32."""
     known(*PRECISIONS)("precision", name)
     if name != "auto":
         return name
@@ -68,11 +60,8 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def keep_memory() -> None:
-    """Make glibc keep freed memory.
-
-    By default it returns large buffers to the system after every operation, and allocating them
-    again takes longer than the operation itself.
-    """
+    """Make glibc keep freed memory. By default it returns large buffers to the system after every
+    operation, and allocating them again takes longer than the operation itself."""
     if glibc := _glibc():
         glibc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         glibc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -30,11 +30,8 @@ _TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run.
-
-    Args:
-        ours: whether ``join`` created the process group, rather than the calling program.
-    """
+    """The processes of a run; ``ours``: whether ``join`` created the process group, rather than the
+    calling program."""
 
     rank: int = 0
     size: int = 1
@@ -95,11 +92,7 @@ def under_torchrun() -> bool:
 
 
 def join(device: torch.device) -> World:
-    """Connect to the other processes of the run, if there are any.
-
-    Raises:
-        InputError: WORLD_SIZE is set, but not the other variables of a launcher.
-    """
+    """Connect to the other processes of the run, if there are any."""
     if not under_torchrun():
         return ALONE
     ours = not dist.is_initialized()
@@ -133,10 +126,8 @@ def copy_from_first(module: nn.Module, world: World) -> None:
 
 
 def shard(learner: Learner, world: World) -> None:
-    """Shard weights, gradients and optimiser state over the processes by block (``fully_shard``).
-
-    Must be called before the optimiser is created.
-    """
+    """Shard weights, gradients and optimiser state over the processes by block (``fully_shard``);
+    call it before the optimiser is created."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -156,10 +147,8 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def reshard(learner: nn.Module) -> None:
-    """Free the full weights gathered by a forward pass.
-
-    Until then the parameters are not the tensors known to the optimiser.
-    """
+    """Free the full weights gathered by a forward pass: until then the parameters are not the
+    tensors known to the optimiser."""
     for module in learner.modules():
         if hasattr(module, "reshard"):
             module.reshard()  # pyright: ignore[reportCallIssue]
@@ -187,10 +176,8 @@ def data_parallel(learner: Learner, objectives: Sequence[Objective], world: Worl
 
 
 def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager:
-    """A context for the backward pass of a micro-batch.
-
-    Gradients are averaged over the processes only in the ``last`` micro-batch of a step.
-    """
+    """A context for the backward pass of a micro-batch: gradients are averaged over the processes
+    only in the ``last`` one of a step."""
     if isinstance(module, DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
     if is_sharded(module):
@@ -223,10 +210,8 @@ def first_to_report() -> bool:
 
 
 def gather_full_model(model: Model) -> Model:
-    """The model itself, or, if its weights are sharded, a copy with full weights on the CPU.
-
-    All processes must call it.
-    """
+    """The model itself, or, if its weights are sharded, a copy with full weights on the CPU; all
+    processes must call it."""
     if not is_sharded(model):
         return model
     weights = {name: full_tensor(tensor).cpu() for name, tensor in model.state_dict().items()}

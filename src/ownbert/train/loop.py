@@ -9,25 +9,161 @@ import copy
 import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ownbert.batches.batch import Batch
-from ownbert.batches.loader import Position
+from ownbert.batches.loader import Loader, Position
 from ownbert.exceptions import InputError
 from ownbert.language.messages import Message
 from ownbert.objectives import PRETRAINING
+from ownbert.objectives.objective import Objective
 from ownbert.threads import adapt_threads
 from ownbert.time_limit import clock_seconds
-from ownbert.train.distributed import World, data_parallel, is_lost
-from ownbert.train.flops import step_flops
-from ownbert.train.job import Interrupted, Job, Phase
-from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
+from ownbert.train.display import Display
+from ownbert.train.distributed import ALONE, World, data_parallel, is_lost
+from ownbert.train.log import RunLog, rows_until
+from ownbert.train.meter import Meter, step_flops
+from ownbert.train.state import SavedState, TrainState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
-from ownbert.train.training_settings import rate_factor
-from ownbert.train.watch.log import RunLog, rows_until
-from ownbert.train.watch.training_curves import draw_curves
+from ownbert.train.training_curves import draw_curves
+from ownbert.train.training_settings import Optim, Run, rate_factor
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions called during training, in the first process; their exceptions end the run.
+
+    Args:
+        on_log: called with each row of log.jsonl with training losses, as a mapping.
+        on_evaluate: called with each row with metrics of an evaluation.
+        on_save: called with the folder of a saved state (in pretraining also a model folder), and
+            a mapping of its step and seconds.
+    """
+
+    on_log: Callable[[Row], object] | None = None
+    on_evaluate: Callable[[Row], object] | None = None
+    on_save: Callable[[Path, Row], object] | None = None
+
+    def logged(self, row: Row) -> None:
+        """Dispatch a row of the log."""
+        called = self.on_evaluate if row.get("evaluation") else self.on_log
+        if called is not None:
+            called(dict(row))
+
+    def saved(self, folder: Path, step: int, seconds: float) -> None:
+        """Report a saved state."""
+        if self.on_save is not None:
+            self.on_save(folder, {"step": step, "seconds": seconds})
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped by a signal after saving its state; the message says how to resume."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The metric that determines the best weights; whether ``lower`` values are better.
+
+    With ``patience``, training stops after this many evaluations without a new best value, and the
+    best weights (the latest among equal ones) are kept in memory. Without it, the saved state of
+    the best evaluation is kept.
+    """
+
+    metric: str
+    lower: bool = False
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the run with its own batches and objectives, which ends at the share ``until``, in
+    (0, 1].
+
+    ``evaluate`` returns held-out metrics; empty if there are no held-out data. ``evaluate_first``:
+    also before the first step, because these weights may be best.
+    """
+
+    loader: Loader
+    objectives: Sequence[Objective]
+    evaluate: Callable[[], Mapping[str, float]]
+    until: float = 1.0
+    evaluate_first: bool = False
+
+
+@dataclass
+class Job:
+    """Everything that ``train`` needs.
+
+    Args:
+        run: settings with max_steps or max_minutes.
+        on_start: called in all processes before anything is written, after a saved state was
+            restored, so that damaged states are reported first.
+        on_save: called in all processes after each saved state.
+        setup_seconds: time that the run spent before its loop.
+    """
+
+    state: TrainState
+    phases: Sequence[Phase]
+    optim: Optim
+    run: Run
+    folder: Path
+    display: Display
+    monitor: Monitor
+    seed: int = 0
+    world: World = ALONE
+    on_start: Callable[[], None] = lambda: None
+    on_save: Callable[[], None] = lambda: None
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    meter: Meter = field(default_factory=Meter)
+    with_curves: bool = True
+    warned: bool = False
+    setup_seconds: float = 0.0
+
+    @property
+    def progress(self) -> float:
+        """The completed share of the run, by steps or by time, whichever is larger."""
+        return self.progress_at(self.state.step, self.state.seconds)
+
+    def progress_at(self, step: int, seconds: float) -> float:
+        """``progress`` after this many steps and seconds."""
+        return min(1.0, max(self._by_steps(step), self._by_time(seconds)))
+
+    @property
+    def limited_by_time(self) -> bool:
+        """Whether the time limit will end the run before the step limit."""
+        return self._by_time(self.state.seconds) > self._by_steps(self.state.step)
+
+    def _by_steps(self, step: int) -> float:
+        return step / self.run.max_steps if self.run.max_steps else 0.0
+
+    def _by_time(self, seconds: float) -> float:
+        if not self.run.max_minutes:
+            return 0.0
+        limit = 60 * self.run.max_minutes
+        # At least half of the time is for training, however long the rest takes.
+        return seconds / max(limit / 2, limit - self.state.reserved)
+
+    @property
+    def midway(self) -> float:
+        """Progress in the middle of the next step, for the learning rate: that at the beginning of
+        the first step would give a rate of 0."""
+        ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
+        return min(1.0, self.progress + ahead)
+
+    @property
+    def phase_number(self) -> dict[str, int]:
+        """The phase number for log rows, from 1; empty if there is only one phase."""
+        return {"phase": self.state.phase + 1} if len(self.phases) > 1 else {}
+
+    @property
+    def phase(self) -> Phase:
+        return self.phases[self.state.phase]
+
 
 # Defaults: seconds between saves, and evaluations per run.
 _SAVE_SECONDS = 300.0
@@ -84,10 +220,8 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
 
 
 def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> None:
-    """Train all phases from ``job.state`` on, and save the last state.
-
-    Longer than other functions, so that a training can be read from top to bottom.
-    """
+    """Train all phases from ``job.state`` on, and save the last state. Longer than other functions,
+    so that a training can be read from top to bottom."""
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
     start = clock_seconds() - state.seconds
     next_save = state.seconds + _SAVE_SECONDS
@@ -274,11 +408,8 @@ def out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
 
 
 class _NoLog:
-    """The log of processes other than the first: rows in memory, so that all make equal decisions.
-
-    Args:
-        folder, step: see ``RunLog``.
-    """
+    """The log of processes other than the first: rows in memory, so that all make equal
+    decisions."""
 
     def __init__(self, folder: Path, *, step: int | None) -> None:
         self.rows = rows_until(folder, step)
@@ -354,10 +485,8 @@ def _signals(world: World) -> Iterator[list[int]]:
 
 
 def affordable_tokens(trained: float) -> float:
-    """Maximum tokens of an evaluation, given the tokens trained between evaluations.
-
-    It does not depend on the clock, so that a run limited by steps is reproducible.
-    """
+    """Maximum tokens of an evaluation, given the tokens trained between evaluations; independent of
+    the clock, so that a run limited by steps is reproducible."""
     return trained * _EVALUATION_SHARE / (1 - _EVALUATION_SHARE) / _FORWARD
 
 
@@ -379,21 +508,15 @@ class EvaluationClock:
         self.longest = max(self.longest, self.last)
 
     def has_time(self, seconds: float) -> bool:
-        """Whether there is time for an evaluation now, besides the final one.
-
-        Args:
-            seconds: time of the loop so far. The first evaluation, of unknown duration, may always
-                start.
-        """
+        """Whether there is time for an evaluation now, besides the final one; ``seconds``: time of
+        the loop so far. The first evaluation, of unknown duration, may always start."""
         return self.total + 2 * self.last <= _EVALUATION_SHARE * (seconds - self.start)
 
 
 def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """A warning of two lines if the run does not seem to learn, else None.
-
-    Compares the loss of the last evaluation with its ``unigram_loss``, the loss of a model that
-    knows only token frequencies.
-    """
+    """A warning of two lines if the run does not seem to learn: if the loss of the last evaluation
+    is not below its ``unigram_loss``, that of a model that knows only token frequencies. Else
+    None."""
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]
     predicting = (name for name, objective in PRETRAINING.items() if objective.predicts)

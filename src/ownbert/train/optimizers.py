@@ -81,15 +81,13 @@ def _make_dense(
 def decay_groups(
     model: nn.Module, weight_decay: float, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Two parameter groups: with ``weight_decay``, and without for biases and norms (as in BERT).
-
-    A shared parameter is in the group of its first occurrence. Frozen parameters are included,
+    """Two parameter groups: with ``weight_decay``, and without for biases and norms (as in BERT). A
+    shared parameter is in the group of its first occurrence. Frozen parameters are included,
     because a later phase may train them.
 
-    Args:
-        layer_decay: below 1, there are two groups per layer, from the top; each layer's learning
-            rate is this share of that of the layer above (Clark et al. 2020, appendix A), stored as
-            the "scale" of its groups.
+    With ``layer_decay`` below 1, there are two groups per layer, from the top; each layer's
+    learning rate is this share of that of the layer above (Clark et al. 2020, appendix A), stored
+    as the "scale" of its groups.
     """
     by_scale: dict[float, tuple[list, list]] = {1.0: ([], [])}
     seen = set()
@@ -135,11 +133,7 @@ def _depth(path: str, layers: int) -> int:
 
 
 def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
-    """Check that every trained parameter of ``model`` is in exactly one group.
-
-    Raises:
-        ValueError: a parameter is not; the message names it.
-    """
+    """Raise ``ValueError`` unless every trained parameter of ``model`` is in exactly one group."""
     occurrences = Counter(id(parameter) for group in groups for parameter in group["params"])
     counts = [(n, occurrences[id(p)]) for n, p in model.named_parameters() if p.requires_grad]
     if missing := [name for name, count in counts if count == 0]:
@@ -207,11 +201,8 @@ def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]
 
 
 class JointOptimizer(torch.optim.Optimizer):
-    """Optimisers with shared groups and state, so that schedules and saved states see only one.
-
-    Args:
-        parts: optimisers with disjoint parameters; their groups are concatenated.
-    """
+    """Optimisers with disjoint parameters as one, with shared groups and state, so that schedules
+    and saved states see only one."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self.parts = parts
@@ -241,14 +232,9 @@ class JointOptimizer(torch.optim.Optimizer):
 def _make_muon(
     model: nn.Module, groups: list[dict[str, Any]], adamw: dict[str, Any], momentum: float
 ) -> JointOptimizer:
-    """Create Muon for the hidden matrices and AdamW for all other parameters.
-
-    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025), so that both use the same
-    learning rate.
-
-    Args:
-        groups: parameters with weight decay, then those without.
-    """
+    """Create Muon for the hidden matrices and AdamW for all other parameters (``groups``: with
+    weight decay, then without). Muon's updates are scaled to the size of AdamW's (Liu et al. 2025),
+    so that both use the same learning rate."""
     hidden = _hidden_matrices(model)
     decayed, plain = groups
     matrices = [p for p in decayed["params"] if id(p) in hidden]
@@ -311,10 +297,8 @@ class Lamb(torch.optim.Optimizer):
     """LAMB for very large batches (You et al. 2020, algorithm 2, with the identity for phi).
 
     The update of a tensor is Adam's direction plus weight decay, scaled by the trust ratio: the
-    norm of the weights divided by the norm of the direction, or 1 if either is 0.
-
-    Args:
-        adapt: whether to use the trust ratio; biases and LayerNorms have none in the authors' code.
+    norm of the weights divided by the norm of the direction, or 1 if either is 0. Groups with
+    ``adapt`` false have no trust ratio: biases and LayerNorms, as in the authors' code.
     """
 
     def __init__(

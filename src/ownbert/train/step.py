@@ -21,12 +21,8 @@ from ownbert.train.training_settings import Optim
 
 @dataclass(frozen=True)
 class StepStats:
-    """Statistics of a step in this process.
-
-    Args:
-        sums: (sum of losses, correct, count) by objective.
-        norm: gradient norm before clipping.
-    """
+    """Statistics of a step in this process: (sum of losses, correct, count) by objective, and the
+    gradient norm before clipping."""
 
     sums: Mapping[str, Sequence]
     norm: Tensor
@@ -95,14 +91,9 @@ def step(
 
 @contextmanager
 def moved_words(model: Model, length: float) -> Iterator[None]:
-    """A context in which the word embeddings are shifted by ``length`` along their gradient.
-
-    The gradient is the direction of the steepest increase of the loss (Miyato et al. 2017,
-    equation 5, applied to the table instead of a text).
-
-    Raises:
-        InputError: the word embeddings are frozen.
-    """
+    """A context in which the word embeddings are shifted by ``length`` along their gradient, the
+    direction of the steepest increase of the loss (Miyato et al. 2017, equation 5, applied to the
+    table instead of a text)."""
     table = model.encoder.embeddings.word.weight
     if table.grad is None:
         raise InputError("optim.adversarial perturbs word vectors, but these are frozen")
@@ -124,10 +115,8 @@ def add(sums: dict[str, list], name: str, values: Sequence) -> None:
 
 
 def _clip(learner: Learner, limit: float) -> Tensor:
-    """Clip the gradients to a norm of at most ``limit``; return the original norm.
-
-    Unlike clip_grad_norm_, gradients within the limit are not multiplied by one on a CPU.
-    """
+    """Clip the gradients to a norm of at most ``limit``; return the original norm. Unlike
+    clip_grad_norm_, gradients within the limit are not multiplied by one on a CPU."""
     dense, tables = [], []
     for parameter in learner.parameters():
         if (gradient := parameter.grad) is None:
@@ -164,10 +153,8 @@ def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:
-    """Seed the random numbers of a step (dropout, replaced tokens).
-
-    The seed is a pure function of the arguments, so that a resumed run draws the same numbers.
-    """
+    """Seed the random numbers of a step (dropout, replaced tokens). The seed is a pure function of
+    the arguments, so that a resumed run draws the same numbers."""
     entropy = (seed, number, world.rank)
     drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1
     # Of a kind of device that is not in use, torch.manual_seed would store the seed with a stack

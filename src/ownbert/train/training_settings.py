@@ -161,7 +161,8 @@ def refuse_shard(run: Run, command: str) -> None:
 
 
 def rate_factor(optim: Optim, progress: float, step: int = 1) -> float:
-    """The factor of the peak learning rate.
+    """The factor of the peak learning rate at ``progress``, the completed share of the run in [0,
+    1], in the ``step``-th step.
 
     It rises linearly during ``warmup``. Then "linear" decays to 0 at the end (as in BERT), "cosine"
     decays to 0 along half a wave (Loshchilov and Hutter 2017), "wsd" stays at 1 and decays to 0
@@ -169,11 +170,6 @@ def rate_factor(optim: Optim, progress: float, step: int = 1) -> float:
     (Vaswani et al. 2017, equation 3), "constant" stays at 1. "noam" is the same equation in steps,
     independent of the length of the run: it rises for ``warmup_steps`` and decays as 1 /
     sqrt(step).
-
-    Args:
-        optim: settings of the schedule.
-        progress: completed share of the run, in [0, 1].
-        step: number of the step, from 1.
     """
     if optim.schedule == "noam":
         warmup = optim.warmup_steps or NOAM_STEPS

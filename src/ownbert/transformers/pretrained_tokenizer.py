@@ -15,9 +15,8 @@ from ownbert.checks import known, maybe, number
 from ownbert.exceptions import InputError, in_short
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 from ownbert.text.bert_rules import wordpiece_backend
-from ownbert.text.build import CONFIG_KEYS
+from ownbert.text.build import CONFIG_KEYS, with_prefix_space
 from ownbert.text.styles import BERT, CLASSES, ROBERTA, SPECIAL_NAMES, WITH_TYPES
-from ownbert.text.subword import with_prefix_space
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import (
     TOKENIZER,

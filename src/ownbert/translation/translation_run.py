@@ -29,12 +29,11 @@ from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
 from ownbert.train.device import autocast, pick_precision
 from ownbert.train.distributed import World, gather_full_model
-from ownbert.train.job import Job, Phase
-from ownbert.train.state_files import DamagedState, SavedState, list_states, read_tensors
+from ownbert.train.log import CURVES
+from ownbert.train.loop import Callbacks, Job, Phase
+from ownbert.train.meter import add_up, mean_metrics
+from ownbert.train.state import DamagedState, SavedState, list_states, read_tensors
 from ownbert.train.training_settings import NOAM_STEPS
-from ownbert.train.watch.callbacks import Callbacks
-from ownbert.train.watch.log import CURVES
-from ownbert.train.watch.meter import add_up, mean_metrics
 from ownbert.translation.transformer import from_configs, transformer_config
 from ownbert.translation.translation_pairs import PairData, hold_out, read_pairs
 from ownbert.translation.translation_recipe import (

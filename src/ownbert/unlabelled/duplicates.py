@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checks import known, up_to
-from ownbert.corpus.duplicate_filter import digest
+from ownbert.corpus.chunks import digest
 from ownbert.exceptions import InputError, fields_repr
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same

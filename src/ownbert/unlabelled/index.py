@@ -25,7 +25,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.embedder import Embedder, in_blocks
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
-from ownbert.run.new_folder import complete_folder, refuse_taken
+from ownbert.run.run_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items
 from ownbert.unlabelled.index_files import (

@@ -15,7 +15,7 @@ from ownbert.fitting.report.headline import (
     test_score_is_far_below,
 )
 from ownbert.fitting.report.learning_curve import LearningCurve
-from ownbert.train.watch.metric_names import decimals
+from ownbert.train.metric_names import decimals
 
 # Thresholds below which a difference is not mentioned, or a number supports no conclusion.
 LEAST_GAIN = 0.005  # in the score

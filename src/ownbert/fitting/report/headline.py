@@ -5,7 +5,7 @@ import math
 from ownbert.fitting.report.contents import LeaderboardRow, Report, shown_spread
 from ownbert.fitting.rows.labelled_rows import known_test_groups, known_test_rows
 from ownbert.tasks.metrics import RANKING
-from ownbert.train.watch.metric_names import decimals
+from ownbert.train.metric_names import decimals
 
 NAMED = 3  # classes per sentence
 FAR_BELOW = 0.02  # score of a network below the best linear model

@@ -13,7 +13,7 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.language import translated
 from ownbert.pages import TEXT, Section, cleaned
 from ownbert.tasks.metrics import Ranking
-from ownbert.train.watch.metric_names import decimals, shown_label_metric
+from ownbert.train.metric_names import decimals, shown_label_metric
 
 LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
 _PAIRS = 10  # confusions shown

@@ -12,8 +12,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
-from ownbert.finetuning.ensemble import fold_of
-from ownbert.finetuning.labelled_splits import labels_per_class
+from ownbert.finetuning.labelled_splits import fold_of, labels_per_class
 from ownbert.finetuning.linear_baseline import targets_of
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.label_task import task_of_cells

@@ -17,8 +17,8 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.targets import Target
 from ownbert.tables.columns import read_texts
 from ownbert.tasks.rows import Row
-from ownbert.text.character_spans import span_in
 from ownbert.text.sentences import split_sentences
+from ownbert.text.text_parts import span_in
 from ownbert.text.tokenizer import Tokenizer
 
 _BYTES = np.dtype(np.int64).itemsize

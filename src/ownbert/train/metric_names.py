@@ -61,9 +61,7 @@ def shown_label_metric(value: float, rows: int) -> str:
 
 
 def decimals(value: float, places: int = 3, sign: str = "") -> str:
-    """Format a number with ``places`` decimals, and zero without a minus sign.
-
-    sign: + to show the sign of positive numbers too.
-    """
+    """Format a number with ``places`` decimals, and zero without a minus sign; ``sign``: + to show
+    the sign of positive numbers too."""
     text = f"{value:{sign}.{places}f}"
     return text.replace("-", sign) if float(text) == 0 else text

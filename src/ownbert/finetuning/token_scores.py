@@ -18,7 +18,7 @@ that hold scores.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -29,9 +29,8 @@ from ownbert.batches.example import Example
 from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.exceptions import InputError
 from ownbert.files.writing import atomic_path
-from ownbert.finetuning.start.linear_start import inputs_of_head
-from ownbert.finetuning.start.mean_layer import is_plain_bert
-from ownbert.finetuning.start.token_pairs import (
+from ownbert.finetuning.linear_baseline import inputs_of_head
+from ownbert.finetuning.token_pairs import (
     CodeChannels,
     TokenShares,
     add_damping,
@@ -44,6 +43,69 @@ from ownbert.nn.model import Model
 from ownbert.nn.undrawn import materialize, shapes_alone
 from ownbert.time_limit import check_time, clock_seconds, seconds_left
 from ownbert.views.linear_models import Targets, fit_linear
+
+# Factor of the mean in the heads, relative to the token.
+_MEAN_SIZE = 32.0
+# Factor of the mean in the pooler: tanh is nearly linear up to about .5, and after LayerNorm few
+# values exceed 3.
+_MEAN_POOLED = 0.2
+
+
+def is_plain_bert(model: Model) -> bool:
+    """Whether a model has the structure of Google's BERT, with any heads."""
+    config = model.config
+    plain = model.model_type == "bert" and model.decoder is None and not config.pruned_heads
+    structure = (config.positions.table, config.head_width, config.norm_first)
+    return plain and structure == (True, None, False)
+
+
+def can_hold_means(model: Model) -> bool:
+    """Whether a layer can be added that computes means."""
+    return is_plain_bert(model) and not (model.config.layer_gate or model.config.attention_blur)
+
+
+@torch.no_grad()
+def with_mean_layer(model: Model) -> Model:
+    """A copy of a BERT (``can_hold_means``) with one more layer and a pooler, without heads, in
+    evaluation mode, whose first token holds the mean of all tokens.
+
+    A classifier of Transformers reads the first token, through a pooler, but a text vector of a
+    sentence-transformers folder is usually the mean of all tokens. The heads of the new layer
+    attend to all tokens alike, and what they read is so much larger than the token itself that
+    LayerNorm leaves nothing else. With a pooler that is nearly linear, the classifier is a linear
+    model of text vectors, and the folder remains an ordinary BERT.
+    """
+    layers, width = model.config.num_hidden_layers, model.config.hidden_size
+    with shapes_alone():
+        longer = Model(
+            replace(model.config, num_hidden_layers=layers + 1),
+            [],
+            pooler=True,
+            model_type=model.model_type,
+        )
+    materialize(longer)
+    known, identity = dict(model.named_parameters()), torch.eye(width)
+    last, added = f"encoder.blocks.{layers - 1}.", f"encoder.blocks.{layers}."
+    for name, own in longer.named_parameters():
+        if name.startswith(added):  # some of these weights are replaced below
+            own.copy_(known[name.replace(added, last)])
+        elif name in known:
+            own.copy_(known[name])
+    block: Any = longer.encoder.blocks[-1]
+    attention, pooler = block.attention, cast(Any, longer.pooler)
+    for part in (attention.qkv, attention.output, pooler.dense):
+        part.weight.zero_()
+        part.bias.zero_()
+    attention.qkv.weight[-width:] = identity
+    attention.output.weight.copy_(_MEAN_SIZE * identity)
+    block.feed_forward.down.weight.zero_()
+    block.feed_forward.down.bias.zero_()
+    for norm in (m for m in block.modules() if isinstance(m, torch.nn.LayerNorm)):
+        norm.weight.fill_(1.0)
+        norm.bias.zero_()
+    pooler.dense.weight.copy_(_MEAN_POOLED * identity)
+    return longer.eval()
+
 
 # Maximum number of channels for scores; the scores of more labels are approximated by this number.
 MOST_CHANNELS = 191
@@ -85,7 +147,7 @@ class TokenScores:
         bias: (C).
         pairs: (P) sorted numbers of pairs (``token_pairs.pair_counts``).
         special: ids of the special tokens, which have no scores.
-        damped: whether repeated tokens count less (``repeated_tokens``).
+        damped: whether repeated tokens count less.
         weights: of the scores that were added up to these.
         offsets: (C) part of the bias that was fitted together with the weights.
         strength: inverse weight of the penalty of the scores fitted to labels.
@@ -149,21 +211,11 @@ def fit_token_scores(
     most_pairs: int = 0,
     alone: np.ndarray | None = None,
 ) -> TokenScores:
-    """Fit a linear model of tokens to given scores.
+    """Fit a linear model of tokens to the ``scores`` (N, C) of linear models of any kind.
 
-    Pairs are included only if they reduce the error on held-out texts.
-
-    Args:
-        examples: N texts.
-        scores: (N, C) scores of linear models of any kind.
-        vocab_size: V.
-        special: ids of the special tokens.
-        damped: whether repeated tokens count less.
-        most_pairs: maximum P.
-        alone: (V, C) scores of each token by itself, for tokens that are rare in the texts.
-
-    Raises:
-        InputError: the texts contain only special tokens.
+    At most ``most_pairs`` pairs are included, only if they reduce the error on held-out texts.
+    Repeated tokens count less if ``damped``. ``alone`` (V, C): scores of each token by itself, for
+    tokens that are rare in the texts.
     """
     texts, held_out = len(examples), np.arange(len(examples)) % _HELD_OUT_EVERY == 0
     pairs = np.zeros(0, np.int64)
@@ -194,17 +246,8 @@ def fit_to_labels(
     scores: TokenScores, counts: Matrix, targets: Targets, strength: float
 ) -> TokenScores:
     """Fit scores of the same tokens and pairs to the labels or values of N texts, by linear support
-    vector machines or ridge regression.
-
-    Args:
-        scores: scores of the same tokens and pairs.
-        counts: (N, V + P), see ``TokenScores.counts``.
-        targets: targets of the texts.
-        strength: inverse weight of the penalty.
-
-    Raises:
-        OutOfTime: the time limit has passed.
-    """
+    vector machines or ridge regression; ``strength``: inverse weight of the penalty, ``counts`` (N,
+    V + P)."""
     weights = _weights(counts)
     fitted = fit_linear(counts @ sparse.diags(weights), targets, strength, hinge=True)
     table = fitted.weights * weights[:, None]
@@ -284,17 +327,11 @@ def _conjugate_gradients(features: Matrix, targets: np.ndarray) -> np.ndarray:
 
 
 def with_token_scores(model: Model, scores: TokenScores, examples: Sequence[Example]) -> Model:
-    """Make a wider copy of a model, whose logits include a multiple of the mean scores,
-    approximately.
+    """A wider copy of a model, in evaluation mode, whose logits include a multiple of the mean
+    scores, approximately. The columns of its classifier from D on belong to the scores.
 
-    Args:
-        model: must satisfy ``can_hold_scores``; with damping also ``can_hold_codes``, with pairs
-            also ``can_hold_pairs``.
-        scores: scores of the tokens of its vocabulary.
-        examples: texts on which LayerNorm's deviations are measured, at least one.
-
-    Returns:
-        The copy in evaluation mode. The columns of its classifier from D on belong to the scores.
+    The model must satisfy ``can_hold_scores``, with damping also ``can_hold_codes``, with pairs
+    also ``can_hold_pairs``. LayerNorm's deviations are measured on ``examples``.
     """
     table, readout = _channels(torch.from_numpy(scores.table))
     config, hidden, rank = model.config, model.config.hidden_size, table.shape[1]
@@ -348,15 +385,11 @@ def _channels(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: float) -> None:
-    """Copy all weights.
+    """Copy all weights. ``energy``: sum of squares over the channels of codes.
 
     LayerNorm's weights compensate for the deviation over more channels, most of which are nearly
     empty, and pass the new channels on unchanged, so that their values neither grow nor vanish from
     layer to layer.
-
-    Args:
-        deviations: result of ``_deviations`` for ``model``.
-        energy: sum of squares over the channels of codes (``CodeChannels.energy``).
     """
     parameters = dict(model.named_parameters())
     hidden, width = (each.config.hidden_size for each in (model, wide))

@@ -65,14 +65,9 @@ _CANDIDATES = 50_000
 
 @dataclass(frozen=True)
 class CodeChannels:
-    """The indices of the channels. The channel after the last one stays empty.
-
-    Args:
-        first: index of the first channel.
-        damped: whether there are channels for repeated tokens.
-        paired: whether there are channels for pairs.
-        unused: number of other channels, which may be ballast too.
-    """
+    """The indices of the channels, from ``first`` on, with those for repeated tokens if ``damped``
+    and for pairs if ``paired``, and ``unused`` others, which may be ballast too. The channel after
+    the last one stays empty."""
 
     first: int
     damped: bool
@@ -127,13 +122,9 @@ class CodeChannels:
         return self.one(name) / self.one(name).square().sum()
 
     def add_codes(self, wide: Model, deviation: Tensor, first_token: int) -> None:
-        """Set the embeddings of the codes, constants and marks.
-
-        Args:
-            wide: the model.
-            deviation: (V, 1), the standard deviation of the embedding of each token.
-            first_token: id of the token that begins every text.
-        """
+        """Set the embeddings of the codes, constants and marks. ``deviation`` (V, 1): standard
+        deviation of the embedding of each token; ``first_token``: id of the token that begins every
+        text."""
         embeddings: Any = wide.encoder.embeddings
         word = embeddings.word.weight
         word[:, self["ballast"]] = self.one("ballast") * deviation
@@ -163,13 +154,8 @@ def cancel_mean(weights: Tensor, zero: int) -> None:
 
 
 class TokenShares(NamedTuple):
-    """The tokens of texts.
-
-    Args:
-        ids: (T), -1 for special tokens.
-        row: (T), the text of each token.
-        share: (T), weight of each token in the mean of its text; the weights of a text sum to 1.
-    """
+    """The tokens of texts: ``ids`` (T), -1 for special tokens; ``row`` (T), the text of each token;
+    ``share`` (T), its weight in the mean of its text; the weights of a text sum to 1."""
 
     ids: np.ndarray
     row: np.ndarray
@@ -212,15 +198,9 @@ def _weights(ids: np.ndarray, sequence: np.ndarray, length: np.ndarray) -> np.nd
 
 
 def add_damping(wide: Model, channels: CodeChannels, head: int, mean_from: int) -> None:
-    """Set the weights that damp repeated tokens.
-
-    Args:
-        wide: a model with the codes.
-        channels: its channels of codes.
-        head: a head of the first block that is not used.
-        mean_from: index of the first head of the last block that computes the mean; so do all
-            later ones.
-    """
+    """Set the weights that damp repeated tokens in a model with the codes in ``channels``.
+    ``head``: a head of the first block that is not used; ``mean_from``: the first head of the last
+    block that computes the mean; so do all later ones."""
     size, zero = wide.config.head_size, channels.zero
     own, mark, share = (channels[name] for name in ("own", "mark", "share"))
     constant = channels["constant"]
@@ -280,18 +260,9 @@ def _pairs_of(tokens: TokenShares, vocab_size: int) -> tuple[np.ndarray, np.ndar
 def informative_pairs(
     tokens: TokenShares, residual: np.ndarray, learnt: np.ndarray, vocab_size: int, most: int
 ) -> np.ndarray:
-    """The pairs that explain most of the residual of a linear model of single tokens.
-
-    Args:
-        tokens: tokens of N texts.
-        residual: (N, C) residual of the linear model.
-        learnt: (N) true for texts that are counted.
-        vocab_size: V.
-        most: maximum number of pairs.
-
-    Returns:
-        Sorted numbers of pairs, as in ``pair_counts``.
-    """
+    """The pairs, at most ``most``, that explain most of the ``residual`` (N, C) of a linear model
+    of single tokens, as sorted numbers (``pair_counts``). Only texts with ``learnt`` (N) are
+    counted."""
     tokens = TokenShares(*(values[learnt[tokens.row]] for values in tokens))
     numbers, later = _pairs_of(tokens, vocab_size)
     distinct, texts_with = texts_with_each(numbers, tokens.row[later], len(residual))
@@ -313,16 +284,11 @@ def add_pairs(
     pairs: np.ndarray,
     values: Tensor,
 ) -> None:
-    """Set the weights that add scores of pairs.
+    """Set the weights that add scores of ``pairs`` (P) in a model with the codes, in which the last
+    head of the first block and the last P units of each feed-forward network are unused.
 
-    Args:
-        wide: a model with the codes, in which the last head of the first block and the last P units
-            of each feed-forward network are unused.
-        deviation: (V, 1), the standard deviation of the embedding of each token.
-        channels: its channels of codes.
-        scores: the R channels of the scores of tokens.
-        pairs: (P) numbers of the pairs.
-        values: (P, R), the scores of each pair in those channels.
+    ``values`` (P, R): the scores of each pair in the R channels ``scores``; ``deviation`` (V, 1):
+    standard deviation of the embedding of each token.
     """
     config = wide.config
     own, before, place = (channels[name] for name in ("own", "before", "place"))

@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, and the measured matmul peak of this machine."""
+"""Statistics for the next log row: sums over steps, tokens, FLOPs and time."""
 
 import time
 from collections import Counter
@@ -15,7 +15,112 @@ from ownbert.nn.model import Model
 from ownbert.nn.multihead import CrossAttention, MultiHeadAttention
 from ownbert.nn.output_heads import MaskedLMHead
 from ownbert.objectives.learner import Learner
-from ownbert.objectives.objective import Objective, unmasked
+from ownbert.objectives.objective import Loss, Objective, unmasked
+from ownbert.time_limit import clock_seconds
+from ownbert.train.distributed import World
+from ownbert.train.state import TrainState
+from ownbert.train.step import StepStats, add
+
+# Key of (sum of gradient norms, 0, number of steps); the other keys are names of objectives.
+_NORM = "grad_norm"
+
+
+class Meter:
+    """Sums since the last log row; ``peak_flops``: measured matmul peak of all processes in FLOP
+    per second, 0 if not measured."""
+
+    def __init__(self, peak_flops: float = 0.0) -> None:
+        self.peak_flops = peak_flops
+        self.sums: dict[str, list] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.sums = {}
+        self.tokens, self.flops, self.seconds = 0, 0.0, 0.0
+        self.pause()
+
+    def pause(self) -> None:
+        """Restart the clock, to exclude evaluations and saves from the training time."""
+        self.started = clock_seconds()
+
+    def add(self, stats: StepStats, tokens: int, flops: float, world: World) -> None:
+        """Add a step; ``tokens`` and ``flops`` are totals of all processes."""
+        now = clock_seconds()
+        self.seconds += now - self.started
+        self.started = now
+        self.tokens += tokens
+        self.flops += flops
+        # The norm is equal in all processes, so it is counted once.
+        norm = (stats.norm, 0, 1) if world.first else (0.0, 0, 0)
+        for name, values in {**stats.sums, _NORM: norm}.items():
+            add(self.sums, name, values)
+
+    def collect(self, world: World) -> dict[str, list[float]]:
+        """Move the sums of all processes to the first one, and return them for a saved state; a run
+        resumed from the state then adds in the same order."""
+        total = self._total(world)
+        self._set_sums(total, world)
+        return total
+
+    def restore(self, sums: Mapping[str, Sequence[float]], world: World) -> None:
+        """Continue with the sums of a saved state."""
+        self._clear()
+        self._set_sums(sums, world)
+
+    def _set_sums(self, total: Mapping[str, Sequence[float]], world: World) -> None:
+        self.sums = {n: list(v) if world.first else [0.0, 0, 0] for n, v in total.items()}
+
+    def _total(self, world: World) -> dict[str, list[float]]:
+        names = sorted(self.sums)
+        flat = [float(value) for name in names for value in self.sums[name]]
+        flat = world.total(flat) if flat else []
+        return {name: flat[3 * i : 3 * i + 3] for i, name in enumerate(names)}
+
+    def row(
+        self,
+        state: TrainState,
+        objectives: Sequence[Objective],
+        world: World,
+        phase_number: Mapping[str, int],
+    ) -> dict[str, float]:
+        """The log row for the steps since the last row; resets the sums."""
+        sums = self._total(world)
+        norm, _, steps = sums.pop(_NORM)
+        metrics = mean_metrics(sums, objectives)
+        loss = sum(o.weight * metrics[f"{o.name}_loss"] for o in objectives)
+        row = {
+            "step": state.step,
+            **phase_number,
+            "loss": loss,
+            **metrics,
+            "grad_norm": norm / max(1, steps),
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "tokens_per_second": round(self.tokens / self.seconds),
+        }
+        if self.peak_flops:
+            row["mfu"] = round(self.flops / self.seconds / self.peak_flops, 4)
+        self._clear()
+        seconds = round(state.seconds, 3)
+        return row | {"tokens": state.tokens, "epoch": state.position.epoch, "seconds": seconds}
+
+
+def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) -> dict[str, float]:
+    """Mean loss of each objective, and accuracy where defined, from (sum of losses, correct,
+    count)."""
+    metrics = {}
+    for objective in objectives:
+        total, correct, count = sums[objective.name]
+        metrics[f"{objective.name}_loss"] = float(total) / max(1, count)
+        if objective.counts_correct:
+            metrics[f"{objective.name}_accuracy"] = float(correct) / max(1, count)
+    return metrics
+
+
+def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
+    """Add the losses of a batch to ``sums``."""
+    for name, loss in losses.items():
+        add(sums, name, (float(loss.total), int(loss.correct), loss.count))
+
 
 # Sizes of the square matrices for measuring the peak: few threads are fastest if everything fits in
 # their caches, many need more work; and short products are less likely to be disturbed by other
@@ -26,11 +131,9 @@ _SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
 def step_flops(
     learner: Learner, objectives: Sequence[Objective], micro_batches: Sequence[Batch]
 ) -> float:
-    """FLOPs of the matrix products of a step in this process, forward and backward.
-
-    The output matrix counts with the words of the softmax; if these are sampled, with their
-    expected number.
-    """
+    """FLOPs of the matrix products of a step in this process, forward and backward. The output
+    matrix counts with the words of the softmax; if these are sampled, with their expected
+    number."""
     flops = 0.0
     for batch in micro_batches:
         if batch.dummy:
@@ -57,7 +160,7 @@ def training_flops(
     sources: Sequence[int] | None = None,
     words: float | None = None,
 ) -> float:
-    """FLOPs of a forward and a backward pass over sequences of given lengths.
+    """FLOPs of a forward and a backward pass over sequences of these lengths.
 
     Only products of tokens count, without padding and recomputation; causal attention counts all
     pairs. The backward pass has two products for each product of the forward pass.
@@ -132,12 +235,8 @@ def matmul_rate(
     seconds: float = 0.3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Measure the matmul peak in FLOP per second.
-
-    It is the rate of the fastest of the large matrix products that fit in ``seconds``, with the
-    number of threads that torch uses. The MFU of a step is its ``training_flops`` per second
-    divided by this rate.
-    """
+    """Measure the matmul peak in FLOP per second: the rate of the fastest of the large matrix
+    products that fit in ``seconds``, with the number of threads that torch uses."""
     device = torch.device(device)
     products: list[tuple[int, Callable[[], Tensor]]] = []
     for side in _SIDES.get(device.type, _SIDES["cpu"]):

@@ -21,12 +21,8 @@ _NO_METRIC = ("step", "evaluation")
 class RunLog:
     """Writes the rows of ``log.jsonl`` and keeps them in ``rows``.
 
-    Args:
-        step: keep rows of earlier runs up to this step, so that the log of a resumed run has each
-            step once; None drops all rows.
-
-    Raises:
-        InputError: the disk is full, or TensorBoard is not installed.
+    Rows of earlier runs are kept up to ``step``, so that the log of a resumed run has each step
+    once; None drops all rows.
     """
 
     def __init__(self, folder: Path, *, step: int | None = None, tensorboard: bool = False) -> None:
@@ -39,11 +35,7 @@ class RunLog:
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row.
-
-        Raises:
-            InputError: the disk is full.
-        """
+        """Append a row."""
         rounded = {k: _rounded(v) for k, v in row.items()}
         self.rows.append(rounded)
         try:

@@ -11,7 +11,7 @@ from rich.text import Text
 from ownbert.language import translated
 from ownbert.objectives import PRETRAINING
 from ownbert.terminal import console, notebook_output
-from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name, shown_value
+from ownbert.train.metric_names import UP_TO_ONE, shown_name, shown_value
 
 # Seconds between lines without a terminal.
 _LINE_SECONDS = 15.0
@@ -135,10 +135,8 @@ def describe(row: Mapping[str, Any]) -> str:
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
-    """The training loss and held-out metrics, most important first.
-
-    Before the first evaluation, training metrics are used.
-    """
+    """The training loss and held-out metrics, most important first; before the first evaluation,
+    training metrics."""
     known = held_out or row
     parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
     first = len(parts)

@@ -7,8 +7,8 @@ from typing import Any
 
 from ownbert.figures import installed_figure, save_figure
 from ownbert.objectives import PRETRAINING
-from ownbert.train.watch.log import CURVES
-from ownbert.train.watch.metric_names import UP_TO_ONE, shown_name
+from ownbert.train.log import CURVES
+from ownbert.train.metric_names import UP_TO_ONE, shown_name
 
 Row = Mapping[str, Any]
 
@@ -24,11 +24,8 @@ _TITLE = {"y": 1.0}
 
 
 def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
-    """Plot losses, accuracies and other metrics over the steps of a run.
-
-    Returns:
-        The path of ``curves.png`` in ``folder``; None if matplotlib is missing or the log is empty.
-    """
+    """Plot losses, accuracies and other metrics over the steps of a run in ``curves.png``; None if
+    matplotlib is missing or the log is empty."""
     rows = [_plain(row) for row in rows]
     panels = _panels(rows)
     make_figure = installed_figure()
@@ -53,11 +50,8 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> Path | None:
-    """Plot held-out metrics of several runs over the steps; return the path, or None without
-    matplotlib.
-
-    ``panels`` is metric -> name of the run -> rows of its log.
-    """
+    """Plot held-out metrics of several runs over the steps (``panels``: metric -> name of the run
+    -> rows of its log); return the path, or None without matplotlib."""
     make_figure = installed_figure()
     if make_figure is None:
         return None

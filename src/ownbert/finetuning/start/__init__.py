@@ -1,1 +1,0 @@
-"""The start of fine-tuning: initial weights, vocabulary, and head."""

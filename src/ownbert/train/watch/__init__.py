@@ -1,1 +1,0 @@
-"""Output of a training: log, display, curves, and early stopping."""
