@@ -1,6 +1,5 @@
 """``CANDIDATES`` is all that ``fit`` knows of a model that it compares."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ownbert.fitting.candidates import CANDIDATES, FitCandidate, Steps, candidat
 from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.linear_candidates import fit_view
 from ownbert.fitting.rows.fit_input import checked_input
+from support.fit_files import json_of
 
 
 def make_again(steps: Steps, path: Path) -> candidates.Made:
@@ -53,7 +53,7 @@ def test_a_candidate_is_one_entry(
     assert AGAIN.title not in preview_fit(numbers)
     given |= {"output": out, "quiet": True}
     ownbert.fit(train, **given)
-    report = json.loads((out / "report.json").read_text())
+    report = json_of(out)
     (row,) = (row for row in report["leaderboard"] if row["name"] == AGAIN.title)
     assert (row["kind"], row["score"] > 0.5) == ("linear", True)
     assert AGAIN.title in (out / "README.md").read_text()

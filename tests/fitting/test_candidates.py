@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ownbert.fitting.linear_candidates import fit_on_folds
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
-from ownbert.tables.columns import ColumnNames
 from ownbert.views.linear_models import STRENGTHS, fit_linear
 from ownbert.views.view_features import VIEWS, Texts
+from support.fit_files import labelled
 
 
 def test_words_that_are_rare_without_the_held_out_rows_do_not_count(tmp_path: Path):
@@ -19,8 +18,7 @@ def test_words_that_are_rare_without_the_held_out_rows_do_not_count(tmp_path: Pa
         lines = [(" ".join(str(int(rng.paretovariate(0.5))) for _ in range(8)), i % 2)
                  for i in range(100)]  # fmt: skip
         csv.writer(file).writerows([("text", "label"), *lines])
-    task = find_task(path, ColumnNames())
-    rows = read_labelled(task, path, None, seed=0)
+    rows = labelled(path)
     none, every = Texts([], "ids"), Texts(rows.texts(), "ids")
     view = VIEWS["nb"].fit(every, none)
     assert view.elsewhere is not None

@@ -11,6 +11,7 @@ import pytest
 import ownbert
 from ownbert.exceptions import InputError
 from support.cli import printed_rows, refusal, run_cli
+from support.fit_files import json_of
 from support.serving import served
 from support.shared import made_once
 from support.tiny import change_config, made
@@ -51,7 +52,7 @@ def recall(folder: Path | ownbert.Predictor, data: Path, **options: object) -> d
 
 
 def decision(folder: Path) -> object:
-    return json.loads((folder / "blend.json").read_text())["ownbert_task"].get("decision")
+    return json_of(folder, "blend.json")["ownbert_task"].get("decision")
 
 
 def test_evaluate_uses_a_threshold_that_is_given_or_chosen_on_held_out_rows(data: Path):
@@ -104,7 +105,7 @@ def test_fit_chooses_the_threshold_on_held_out_rows(data: Path, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert "threshold: yes 0." in done.stdout + done.stderr
-    report = json.loads((folder / "report.json").read_text())
+    report = json_of(folder)
     held_out = report["scores"]["labels"]["yes"]["recall"]
     assert 0.85 < held_out <= 1  # by cross-fitting, so about what was asked for
     # The threshold is not one for macro-F1: models are compared without it.
@@ -137,7 +138,7 @@ def test_the_metric_chooses_the_thresholds_of_several_labels(data: Path, tmp_pat
     for metric in ("micro_f1", "macro_f1"):
         folder = tmp_path / metric
         ownbert.fit(data / "several.csv", output=folder, minutes=0.1, metric=metric, quiet=True)
-        stored.append(json.loads((folder / "blend.json").read_text())["ownbert_task"]["threshold"])
+        stored.append(json_of(folder, "blend.json")["ownbert_task"]["threshold"])
     assert isinstance(stored[0], float)
     assert len(set(stored[1])) == 3
 

@@ -17,17 +17,17 @@ from ownbert.fitting.comparison import (
 from ownbert.fitting.findings import _blend_row, _curve
 from ownbert.fitting.progress import Attempts
 from ownbert.fitting.report.contents import LeaderboardRow
-from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
-from ownbert.tables.columns import ColumnNames
+from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.tables.memory import table_of
 from ownbert.views.blending import fit_decided
 from ownbert.views.linear_models import log_softmax
 from ownbert.views.view_features import Texts
+from support.fit_files import labelled
 
 
 def rows_with(labels: list[str], **options: str) -> LabelledRows:
     table = table_of([{"text": f"w{i}", "label": label} for i, label in enumerate(labels)])
-    return read_labelled(find_task(table, ColumnNames(), None), table, None, seed=0, **options)
+    return labelled(table, **options)
 
 
 def linear(name: str, scores: np.ndarray) -> ComparedModel:
@@ -94,7 +94,7 @@ def test_the_curve_over_rows_is_that_of_decisions():
         label = "yes" if yes else "no"
         rows.append({"text": " ".join(f"w{word}" for word in words), "label": label})
     table = table_of(rows)
-    found = read_labelled(find_task(table, ColumnNames(), None), table, None, seed=0)
+    found = labelled(table)
     compared = Comparison(found, [linear("tfidf", scores_for(found, rng, 1.2))], "f1")
     curve = _curve(compared, Texts(found.texts(), "words"))
     assert curve is not None
@@ -123,7 +123,7 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     train, rng = tmp_path / "train.csv", np.random.default_rng(0)
     lines = [f"{'abc'[i % 3]},text {i}" for i in range(900)]
     train.write_text("\n".join(["label,text", *lines]))
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     truth = rows.targets.values[rows.held_out]
 
     def scores(share_right: float) -> np.ndarray:
@@ -189,7 +189,7 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
 def test_a_model_alone_is_taken_where_it_is_better_on_the_same_rows(tmp_path: Path):
     train, rng = tmp_path / "train.csv", np.random.default_rng(0)
     train.write_text("\n".join(["label,text", *(f"{'ab'[i % 2]},text {i}" for i in range(900))]))
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     truth = rows.targets.values[rows.held_out]
     models = []
     for name, share in (("tfidf", 0.8), ("lsa", 0.7)):
@@ -210,7 +210,7 @@ def test_rows_without_known_words_are_judged_alike_on_all_rows_and_on_the_first_
     given = [{"text": f"w{i}", "label": ["a", "b"][i % 3 :]} for i in range(40)]
     train = table_of([{**row, "text": f"{row['text']} x"} for row in given])
     dev = table_of(given[:30])
-    rows = read_labelled(find_task(train, ColumnNames(), "multilabel"), train, dev, seed=0)
+    rows = labelled(train, dev, task="multilabel")
     truth, noise = rows.targets.values[rows.held_out], np.random.default_rng(0)
     scores = 0.6 * truth - 1.8 + noise.normal(size=truth.shape)
     model = ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores, unknown=(*range(12),))
@@ -229,7 +229,7 @@ def test_a_model_of_the_first_fold_has_the_decision_that_all_folds_give_the_blen
     lost five points of macro-F1 by offsets fitted there."""
     labels = ["a"] * 90 + ["b"] * 24 + ["c"] * 6
     train = table_of([{"text": f"w{i}", "label": label} for i, label in enumerate(labels)])
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     truth, noise = rows.targets.values[rows.held_out], np.random.default_rng(0)
     scores = noise.normal(size=(len(truth), 3)) + 1.5 * np.eye(3)[truth] + [2.0, 0.0, -2.0]
     part = scores[: len(rows.folds[0][1])]
@@ -245,7 +245,7 @@ def test_a_model_of_the_first_fold_has_the_decision_that_all_folds_give_the_blen
 
 def test_the_size_of_the_blend_is_that_of_its_members(topics: Path):
     train = topics / "train.csv"
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     scores = np.eye(3)[rows.targets.values[rows.held_out]]
     models = [ComparedModel("tfidf", "words", "linear", (), 1.0, scores=scores)]
     models.append(

@@ -17,7 +17,7 @@ from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.rows import Row
 from support.cli import run_cli
-from support.fit_files import texts_of
+from support.fit_files import json_of, texts_of
 
 # Enough on any machine: all that there is to do ends earlier.
 MINUTES = 10
@@ -78,7 +78,7 @@ def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Pa
 
 
 def test_the_report_says_what_was_compared(fitted: Path):
-    report = json.loads((fitted / "report.json").read_text())
+    report = json_of(fitted)
     kinds = {row["kind"] for row in report["leaderboard"]}
     assert all(row["test_score"] > 0.5 for row in report["leaderboard"])
     assert kinds == {"linear", "network", "distilled", "blend"}
@@ -91,7 +91,7 @@ def test_the_report_says_what_was_compared(fitted: Path):
 
 
 def test_no_blend_weight_is_negative_and_members_exist(fitted: Path):
-    blend = json.loads((fitted / "blend.json").read_text())
+    blend = json_of(fitted, "blend.json")
     assert all(member["weight"] > 0 for member in blend["members"])
     assert all((fitted / f).is_dir() for m in blend["members"] for f in m["folders"])
 
@@ -162,7 +162,7 @@ def test_texts_too_few_to_pretrain_on_have_linear_models_alone(tmp_path: Path):
     rows = (["x y", "z w"], ["a", "b"])
     predictor = ownbert.fit(rows, minutes=1, output=tmp_path / "out", quiet=True)
     assert predictor("x y")[0]["label"] in ("a", "b")
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    report = json_of(tmp_path / "out")
     assert {row["kind"] for row in report["leaderboard"]} == {"linear", "blend"}
 
 
@@ -194,7 +194,7 @@ def test_unlabelled_questions_are_no_patterns_of_files(topics: Path, tmp_path: P
     texts = ["is red1 one?", "or is it [blue2]?"]
     given = {"minutes": 0.01, "output": tmp_path / "out", "quiet": True}
     ownbert.fit(topics / "train.csv", unlabelled=texts, **given)
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    report = json_of(tmp_path / "out")
     assert report["data"]["texts without labels"] == 2
 
 
@@ -233,7 +233,7 @@ def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(
     imbalanced: Path, transformers: Any
 ):
     best = imbalanced / "best"
-    blend = json.loads((best / "blend.json").read_text())
+    blend = json_of(best, "blend.json")
     assert max(blend["ownbert_task"]["decision"]) > 0.2
     found = ownbert.evaluate(best, imbalanced / "test.csv")
     blend["ownbert_task"]["decision"] = None
@@ -253,7 +253,7 @@ def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(
 
 @pytest.mark.slow
 def test_the_report_has_the_scores_that_the_folder_has(imbalanced: Path):
-    report = json.loads((imbalanced / "best" / "report.json").read_text())
+    report = json_of(imbalanced / "best")
     board = {row["name"]: row for row in report["leaderboard"]}
     blend = ownbert.evaluate(imbalanced / "best", imbalanced / "test.csv")
     assert board["blend of all"]["test_score"] == pytest.approx(blend.macro_f1, abs=1e-6)

@@ -1,6 +1,5 @@
 """The networks of ``fit``: how they are trained, distilled and chosen for the folder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +9,23 @@ import yaml
 
 import ownbert
 from ownbert.checkpoint import describe, load, load_tokenizer, save
-from ownbert.fitting.distilled_network import taught_texts
 from ownbert.fitting.fit import Fit
 from ownbert.fitting.networks import (
     _size_and_batch,
     finetune_on,
     start_on,
+    taught_texts,
     warnings_of,
     with_means,
 )
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
-from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.train.log import read_log
 from ownbert.views.view_features import Texts
-from support.fit_files import sentence_model, texts_of
+from support.fit_files import json_of, labelled, sentence_model, texts_of
 
 # Enough on any machine: all that there is to do ends earlier.
 MINUTES = 10
@@ -44,7 +41,7 @@ def test_a_network_is_trained_with_the_settings_it_is_given(
     topics: Path, pretrained: Path, tmp_path: Path
 ):
     train = topics / "train.csv"
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     learnt = [rows.rows[i] for i in rows.learnt]
     given = {"mask_rate": 0.3, "pooling": "mean", "epochs": 1}
     out = tmp_path / "out"
@@ -60,7 +57,7 @@ def test_the_classifier_of_a_sentence_model_is_an_ordinary_model_folder(
 ):
     """Its text vectors are means, which no classifier of Transformers reads."""
     train, texts = topics / "train.csv", texts_of(topics / "test.csv")
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     model, start = sentence_model(pretrained, tmp_path / "sentences"), tmp_path / "start"
     base = with_means(model, tmp_path / "base")
     learnt = rows.first_fold[0]
@@ -108,13 +105,13 @@ def test_a_step_that_is_not_for_the_network_says_why(
 
 def test_a_network_is_taught_on_texts_without_labels_and_on_mixed_ones(topics: Path):
     train = topics / "train.csv"
-    rows = read_labelled(find_task(train, ColumnNames()), train, topics / "dev.csv", seed=0)
-    labelled = Texts(rows.texts(), "ids")
+    rows = labelled(train, topics / "dev.csv")
+    own = Texts(rows.texts(), "ids")
     lines = dict.fromkeys((topics / "corpus.txt").read_text().splitlines()[:60])
     others, none = Texts([(line,) for line in lines], "ids"), Texts([], "ids")
 
     def kinds(unlabelled: Texts, count: int, *, mix: bool = True) -> tuple[int, int]:
-        pieces, mixed = taught_texts(rows, labelled, unlabelled, count, mix=mix, seed=0)
+        pieces, mixed = taught_texts(rows, own, unlabelled, count, mix=mix, seed=0)
         return len(pieces), len(mixed)
 
     assert kinds(others, 40) == (40, 0)
@@ -137,7 +134,7 @@ def test_without_other_texts_a_network_is_taught_on_mixed_ones(
     assert resolve(FinetuneRecipe, config=taught / RECIPE).task.mask_rate == 0
     examples = [16 * row["step"] for row in read_log(taught) if row.get("step")]
     assert examples[-1] > 4 * len(texts_of(topics / "train.csv"))
-    state = json.loads((tmp_path / "best" / "fit.json").read_text())
+    state = json_of(tmp_path / "best", "fit.json")
     assert state["candidates"][-1]["name"] in ("student", "joined-student")
 
 
@@ -158,9 +155,9 @@ def test_a_taught_network_is_measured_without_dev_rows_too(
         output=out,
         quiet=True,
     )
-    state = json.loads((out / "fit.json").read_text())
+    state = json_of(out, "fit.json")
     assert 0 < state["candidates"][-1]["share"] < 1
-    report = json.loads((out / "report.json").read_text())
+    report = json_of(out)
     board = {row["name"]: row for row in report["leaderboard"]}
     assert 0 < board["distilled network"]["score"] <= 1
     found = ownbert.evaluate(out, topics / "test.csv")
@@ -181,7 +178,7 @@ def test_where_time_is_short_one_fold_has_a_network_with_all_epochs(
     (only,) = (out / "members" / "network").glob("seed-*/fold-*")
     recipe = yaml.safe_load((only / "recipe.yaml").read_text())
     assert list(read_log(only))[-1]["step"] == recipe["run"]["max_steps"]
-    report = json.loads((out / "report.json").read_text())
+    report = json_of(out)
     board = {row["name"]: row for row in report["leaderboard"]}
     assert board["network, fine-tuned"]["score"] > 0.9
     network = ownbert.evaluate(out, topics / "test.csv", network=True)
@@ -197,17 +194,17 @@ def test_the_folder_has_another_network_where_fine_tuning_spoils_it(
     settings = {"dev": topics / "dev.csv", "model": pretrained, "minutes": MINUTES}
     settings |= {"output": out, "quiet": True, "seeds": 1}
     ownbert.fit(topics / "train.csv", **settings)
-    before = json.loads((out / "fit.json").read_text())["candidates"]
+    before = json_of(out, "fit.json")["candidates"]
     ownbert.fit(topics / "train.csv", **settings, resume=True)
-    assert json.loads((out / "fit.json").read_text())["candidates"] == before
-    report = json.loads((out / "report.json").read_text())
+    assert json_of(out, "fit.json")["candidates"] == before
+    report = json_of(out)
     board = {row["name"]: row for row in report["leaderboard"]}
     assert board["network, fine-tuned"]["score"] < board["network, only its head trained"]["score"]
     own = board[report["network"]]
     networks = ("network, only its head trained", "network, linear models built in")
     assert own["name"] in (*networks, "fine-tuned + linear models")
     assert own["score"] >= board["network, only its head trained"]["score"]
-    members = json.loads((out / "blend.json").read_text())["members"]
+    members = json_of(out, "blend.json")["members"]
     assert "start" not in [member["name"] for member in members]
     network = ownbert.evaluate(out, topics / "dev.csv", network=True)
     assert network.macro_f1 == pytest.approx(own["score"], abs=1e-6)
@@ -215,7 +212,7 @@ def test_the_folder_has_another_network_where_fine_tuning_spoils_it(
 
 def test_a_network_that_has_learnt_labels_is_named(topics: Path, pretrained: Path, fitted: Path):
     train = topics / "train.csv"
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    rows = labelled(train)
     assert not warnings_of(rows, describe(pretrained))
     (warning,) = warnings_of(rows, describe(fitted))
     assert f"{fitted} was trained on labels" in warning

@@ -23,7 +23,7 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.train.state import newest_state
-from support.fit_files import texts_of
+from support.fit_files import json_of, texts_of
 
 # Enough on any machine: all that there is to do ends earlier.
 MINUTES = 10
@@ -35,7 +35,7 @@ def test_resume_goes_on_with_what_there_is(
 ):
     folder = tmp_path / "best"
     shutil.copytree(fitted, folder)
-    state = json.loads((folder / "fit.json").read_text())
+    state = json_of(folder, "fit.json")
     removed = state["candidates"].pop()["name"]
     (folder / "fit.json").write_text(json.dumps(state))
     before = (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns
@@ -45,7 +45,7 @@ def test_resume_goes_on_with_what_there_is(
     ownbert.fit(
         topics / "train.csv", output=folder, minutes=MINUTES, resume=True, quiet=True, **given
     )
-    again = json.loads((folder / "fit.json").read_text())
+    again = json_of(folder, "fit.json")
     assert [c["name"] for c in again["candidates"]][-1] == removed
     assert (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns == before
     given |= {"minutes": MINUTES, "resume": True, "quiet": True, "output": folder}
@@ -96,7 +96,7 @@ def test_a_damaged_state_is_named_and_damaged_scores_are_made_again(topics: Path
     out = tmp_path / "out"
     given = {"minutes": 0.01, "output": out, "quiet": True}
     ownbert.fit(topics / "train.csv", **given)
-    state = json.loads((out / "fit.json").read_text())
+    state = json_of(out, "fit.json")
     first = state["candidates"][0]
     for changes, message in (
         ({"points": [[1, "x"]]}, r"points\[0\]\[1\] is 'x'; it must be a number"),
@@ -139,7 +139,7 @@ def test_a_network_of_the_first_fold_stays_out_of_the_blend_of_a_resumed_run(
         run = Fit(given, tmp_path, quiet=True)
         run._resume()
     assert [model.partial for model in run.candidates] == [False, True]
-    members = json.loads((tmp_path / "blend.json").read_text())["members"]
+    members = json_of(tmp_path, "blend.json")["members"]
     assert [member["name"] for member in members] == ["tfidf"]
 
 

@@ -9,11 +9,10 @@ import pytest
 from ownbert.fitting import joined_network
 from ownbert.fitting.comparison import ComparedModel, Comparison
 from ownbert.fitting.joined_network import _fit_scores, _read, start_of
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
-from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 from ownbert.tables.tables import Source
 from ownbert.views.blending import loss
+from support.fit_files import labelled
 
 TOPICS = ("red", "green", "blue")
 
@@ -35,7 +34,7 @@ def test_the_penalty_of_scores_fitted_to_labels_is_the_best_on_held_out_rows(
         return table_of(given)
 
     train = table(150)
-    rows = read_labelled(find_task(train, ColumnNames(), None), train, table(120), seed=0)
+    rows = labelled(train, table(120))
     scores = np.zeros((len(rows.held_out), 3))
     compared = Comparison(rows, [ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores)])
     start = start_of(compared, pretrained, device="cpu", seed=0)

@@ -24,9 +24,10 @@ import pytest
 
 import ownbert
 from ownbert.finetuning import default_settings
-from ownbert.fitting import candidates, distilled_network, findings, finished_folder, fit
+from ownbert.fitting import candidates, findings, finished_folder, fit, networks
 from ownbert.fitting.report import report as written_report
 from support.cli import run_cli
+from support.fit_files import json_of
 
 TOPICS = ("red", "green", "blue")
 # Enough on any machine: all that there is to do ends earlier.
@@ -136,13 +137,13 @@ def test_a_run_goes_to_its_last_step(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "left out" not in done.stdout
-    candidates = json.loads((out / "fit.json").read_text())["candidates"]
+    candidates = json_of(out, "fit.json")["candidates"]
     assert candidates[-1]["name"] in ("student", "joined-student")
     # Without dev rows, what is measured has learnt from the first fold alone.
     (joined,) = (c for c in candidates if c["name"] == "joined")
     assert (joined["first"] == joined["folders"]) == ("--dev" in options)
     assert not [*out.rglob("first-fold*")]  # removed once a network has been taught
-    report = json.loads((out / "report.json").read_text())
+    report = json_of(out)
     linear = [c["title"] for c in candidates if c["kind"] == "linear"]
     scores = {row["name"]: row["score"] for row in report["leaderboard"]}
     if "log_loss" not in options and "mae" not in options:
@@ -215,8 +216,8 @@ NETWORKS: Sequence[tuple[Any, str]] = (
     (candidates, "fit_probe"),
     (finished_folder, "copy_network"),
     (candidates, "copy_network"),
-    (distilled_network, "finetune_on"),
-    (distilled_network, "taught_texts"),
+    (networks, "finetune_on"),
+    (networks, "taught_texts"),
     (candidates, "finetune_on"),
 )
 
@@ -332,12 +333,12 @@ def test_many_rows_with_many_labels_are_fitted(tmp_path: Path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert (out / "model.safetensors").exists()
-    report = json.loads((out / "report.json").read_text())
+    report = json_of(out)
     assert max(row["score"] for row in report["leaderboard"]) > 0.85
 
 
 def metric_of(folder: Path) -> Callable[[str], float]:
-    report = json.loads((folder / "report.json").read_text())
+    report = json_of(folder)
     return lambda name: next(r["score"] for r in report["leaderboard"] if r["name"] == name)
 
 
@@ -345,8 +346,8 @@ def test_the_best_member_answers_where_the_blend_is_no_better(topics: Path, tmp_
     out = tmp_path / "best"
     done = run_cli("fit", topics / "train.csv", "--minutes", "0.3", "-o", out)
     assert done.returncode == 0
-    score, blend = metric_of(out), json.loads((out / "blend.json").read_text())
-    report = json.loads((out / "report.json").read_text())
+    score, blend = metric_of(out), json_of(out, "blend.json")
+    report = json_of(out)
     lines = (topics / "train.csv").read_text().splitlines()
     for row in report["hardest"]:
         assert row["text"] in lines[int(row["place"].removeprefix("line ")) - 1]
@@ -369,7 +370,7 @@ def test_the_score_on_test_rows_is_that_of_evaluate(task: str, metric: str, tmp_
     train, test = table(task, 60), table(task, 30)
     out = tmp_path / "best"
     predictor = ownbert.fit(train, test=test, metric=metric, minutes=0.1, output=out, quiet=True)
-    report = json.loads((out / "report.json").read_text())
+    report = json_of(out)
     said = next(r["test_score"] for r in report["leaderboard"] if r["name"] == report["best"])
     assert predictor.evaluate(test).values[metric] == pytest.approx(said, abs=1e-5)
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from unicodedata import category
 
-from ownbert.fitting.distilled_network import mixed_texts, pieces_of
+from ownbert.fitting.networks import mixed_texts, pieces_of
 
 
 def test_long_texts_are_cut_between_words_and_nothing_is_lost():

@@ -16,7 +16,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.files.writing import make_folder
-from ownbert.finetuning.default_settings import is_small_and_own
+from ownbert.finetuning.default_settings import FEW, is_small_and_own
 from ownbert.fitting.comparison import (
     DISTILLED,
     JOINED,
@@ -25,7 +25,6 @@ from ownbert.fitting.comparison import (
     ComparedModel,
     Comparison,
 )
-from ownbert.fitting.distilled_network import teach
 from ownbert.fitting.findings import TIMED
 from ownbert.fitting.joined_network import Start, TokenScores, imitate, join, start_of
 from ownbert.fitting.linear_candidates import (
@@ -35,7 +34,13 @@ from ownbert.fitting.linear_candidates import (
     self_train,
     view_helps,
 )
-from ownbert.fitting.networks import copy_network, finetune_on, rate_after_start, start_on
+from ownbert.fitting.networks import (
+    copy_network,
+    finetune_on,
+    rate_after_start,
+    start_on,
+    teach,
+)
 from ownbert.fitting.progress import Budget
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.inference.engines import Compute
@@ -65,6 +70,8 @@ _SHORTENED = 1.5
 # and a larger share if the user gives a network, because there is no pretraining.
 _FINETUNING, _FINETUNING_OF_GIVEN, _NGRAM_SHARE, _JOINING = 0.2, 0.3, 0.15, 0.1
 _PROBING, _PROBING_OF_GIVEN = 0.1, 0.2
+# Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
+_SELF_TRAINING_FROM = 2
 # Size of the n-gram table.
 _NGRAMS = 1 << 18
 
@@ -95,8 +102,8 @@ class Steps:
     ) -> None:
         self.inputs, self.rows, self.recipe = inputs, inputs.rows, inputs.recipe
         self.folder, self.candidates, self.budget = folder, candidates, budget
-        self._scores_file = folder / WORK / "token-scores.npz"
-        self._final_scores_file = folder / WORK / "token-scores-of-all-rows.npz"
+        files = ("token-scores.npz", "token-scores-of-all-rows.npz")
+        self._scores_file, self._final_scores_file = (folder / WORK / name for name in files)
         self._training: Any = {"device": self.recipe.device, "seed": self.recipe.seed}
         self.pretrained: Path | None = None
         self.base = Path()
@@ -172,8 +179,7 @@ class Steps:
 
     @property
     def _started(self) -> Path:
-        """The network that fine-tuning starts from, for the first fold: ``base``, with a head if
-        there was time to fit it."""
+        """``base``, with a head for the first fold if there was time to fit it."""
         start = self.find("start")
         return self.base if start is None else self.folder / start.folders[0]
 
@@ -202,8 +208,7 @@ class Steps:
 
     @cached_property
     def final_scores(self) -> TokenScores | None:
-        """Those that imitate the linear models of all rows, read like ``token_scores``; None if
-        there are none."""
+        """Likewise, of the linear models of all rows."""
         return TokenScores.read(self._final_scores_file)
 
     def can_join(self, name: str) -> bool:
@@ -292,15 +297,25 @@ class Steps:
     @property
     def joining_helps(self) -> bool:
         """Whether the fine-tuned network is better with the linear models built in."""
-        joined = self.find("joined-finetuned")
-        if joined is None:
+        joined, tuned = self.find("joined-finetuned"), self.find("network")
+        if joined is None or tuned is None:
             return False
-        return self.compared().best_on_first_fold([joined, self.fitted("network")]) is joined
+        return self.compared().best_on_first_fold([joined, tuned]) is joined
 
     def student(self, path: Path) -> Made:
         """Distil the blend into a network, using its predictions for many texts."""
         held_out, compared = self.rows.first_fold[1], self.compared()
-        base = self._start_of_student(compared)
+        start, joined = self.fitted("network"), self.find("joined-finetuned")
+        worth, linear = (
+            compared.worth_on_first_fold,
+            [c for c in self.candidates if c.kind == "linear"],
+        )
+        if joined is not None and worth(start) < max(map(worth, linear)) - _FAR_BETTER:
+            # Distilled on mixed texts only, the network is worse than the one with built-in linear
+            # models (docs/lab/distilled-network.md).
+            if not len(self.inputs.unlabelled):
+                raise InputError("there are no texts without labels for it")
+            start = joined
         # Time for its own predictions and for the report.
         self.budget.reported += (
             self.per_character * 2 * sum(map(characters, [*held_out, *self.inputs.test]))
@@ -312,7 +327,8 @@ class Steps:
             raise OutOfTime
         # An interrupted distillation cannot continue: its texts depended on the time left then.
         shutil.rmtree(path, ignore_errors=True)
-        teach(compared, self.inputs, self.folder, base, path, public=self._public, seconds=seconds)
+        base, options = self.folder / start.first[0], {"public": self._public, "seconds": seconds}
+        teach(compared, self.inputs, self.folder, base, path, **options)
         scores, partial = self._scores_of(path, held_out), len(self.rows.folds) > 1
         share = compared.share_of(scores) if partial else 0.0
         return Made(self._relative(path), scores, partial=partial, share=share)
@@ -328,21 +344,6 @@ class Steps:
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.inputs.test))
         self.budget.reported += self.per_character * timed
         return scores
-
-    def _start_of_student(self, compared: Comparison) -> Path:
-        """The fine-tuned network, with the linear models built in if one of them is far better.
-
-        In that case unlabelled text is needed: distilled on mixed texts only, the network is worse
-        than the one with built-in linear models (docs/lab/distilled-network.md).
-        """
-        tuned, joined = self.fitted("network"), self.find("joined-finetuned")
-        linear = [c for c in self.candidates if c.kind == "linear"]
-        worth = compared.worth_on_first_fold
-        if joined is None or worth(tuned) >= max(map(worth, linear)) - _FAR_BETTER:
-            return self.folder / tuned.first[0]
-        if not len(self.inputs.unlabelled):
-            raise InputError("there are no texts without labels for it")
-        return self.folder / joined.first[0]
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,11 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "linear models, self-trained",
         "linear",
         Steps.self_trained,
-        suits=lambda inputs: inputs.self_training_helps,
+        # With many more unlabelled than labelled texts.
+        suits=lambda inputs: (
+            inputs.rows.task.name == "classify"
+            and len(inputs.unlabelled) >= _SELF_TRAINING_FROM * len(inputs.rows.learnt)
+        ),
         needs=lambda steps: any(c.kind == "linear" for c in steps.candidates),
         seconds=lambda steps: steps.budget.linear,
         role=SELF_TRAINED,
@@ -411,7 +416,8 @@ CANDIDATES: tuple[FitCandidate, ...] = (
         "network, only its head trained",
         "network",
         Steps.start,
-        suits=lambda inputs: inputs.has_few_rows or not inputs.pretrains,
+        # With few rows fine-tuning can lose pretrained features.
+        suits=lambda inputs: len(inputs.rows.learnt) < FEW or not inputs.pretrains,
         seconds=lambda steps: steps.budget.share(_FINETUNING),
         after="joined",
     ),

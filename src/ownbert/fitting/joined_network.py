@@ -30,8 +30,7 @@ from ownbert.finetuning.token_scores import (
     with_token_scores,
 )
 from ownbert.fitting.comparison import Comparison
-from ownbert.fitting.distilled_network import taught_texts
-from ownbert.fitting.networks import finetuning_run
+from ownbert.fitting.networks import finetuning_run, taught_texts
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.inference.blend import BlendMember
 from ownbert.inference.engines import Compute
@@ -200,11 +199,17 @@ class _Fitted:
     ) -> None:
         self.imitated, self.counts, self.held_out = imitated, counts, held_out
         self.labels, self.targets = labels, targets
-        self._use(self._summed([imitated]))
+        self._use(self._summed())
 
-    def _summed(self, parts: Sequence[TokenScores]) -> TokenScores:
-        logits = [self._logits(part) for part in parts]
-        return _sum(parts, self.held_out, *fit_blend(logits, self.targets))
+    def _parts(self, *strengths: float) -> list[TokenScores]:
+        """The scores that imitate linear models, and those fitted to labels."""
+        fitted = (fit_to_labels(self.imitated, self.counts, self.labels, s) for s in strengths)
+        return [self.imitated, *fitted]
+
+    def _summed(self, *strengths: float) -> TokenScores:
+        parts = self._parts(*strengths)
+        weights, offsets = fit_blend([self._logits(part) for part in parts], self.targets)
+        return _sum(parts, self.held_out, weights, offsets)
 
     def _logits(self, scores: TokenScores) -> np.ndarray:
         return self.held_out @ scores.table + scores.bias
@@ -212,13 +217,10 @@ class _Fitted:
     def _use(self, scores: TokenScores) -> None:
         self.scores, self.loss = scores, loss(self.targets, self._logits(scores))
 
-    def _fit_to_labels(self, strength: float) -> TokenScores:
-        return fit_to_labels(self.imitated, self.counts, self.labels, strength)
-
     def try_strength(self, strength: float) -> bool:
         """Fit scores to the labels with a strength of the penalty, and return whether they are the
         first, or better than those before by more than chance."""
-        summed = self._summed([self.imitated, self._fit_to_labels(strength)])
+        summed = self._summed(strength)
         logits = self._logits(summed), self._logits(self.scores)
         used = summed.weights[-1] > 0  # otherwise they differ by rounding
         better = len(self.scores.weights) == 1 or (used and clearly_better(self.targets, *logits))
@@ -228,9 +230,7 @@ class _Fitted:
 
     def fit_like(self, like: TokenScores) -> TokenScores:
         """The sum with the penalty, weights and offsets of another one."""
-        parts = [self.imitated]
-        if len(like.weights) > 1:
-            parts.append(self._fit_to_labels(like.strength))
+        parts = self._parts(*[like.strength][: len(like.weights) - 1])
         return _sum(parts, self.held_out, like.weights, like.offsets)
 
 

@@ -215,10 +215,10 @@ def fit_on_folds(
 
 def _hinge_helps(rows: LabelledRows) -> bool:
     """Whether the task is multi-label, or single-label with imbalanced labels."""
-    if rows.targets.task == "multilabel":
-        return True
     counts = rows.label_counts
-    return counts is not None and counts.max() > _UNEQUAL * counts.min()
+    return rows.targets.task == "multilabel" or (
+        counts is not None and counts.max() > _UNEQUAL * counts.min()
+    )
 
 
 def _parts(

@@ -61,16 +61,11 @@ def blend(
     offsets: np.ndarray | float = 0.0,
     unknown: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The weighted sum (N, C) of the members' scores, plus offsets.
+    """The weighted sum (N, C) of the members' scores (N, C), plus offsets (C).
 
     Rows without any feature known to the members get the mean of the members' priors instead,
-    because the sum would be overconfident in the most frequent label.
-
-    Args:
-        members: each model's (N, C) scores.
-        weights: weight of each member.
-        offsets: (C).
-        unknown: for each member (N) whether it knows no feature of a row; None: all know some.
+    because the sum would be overconfident in the most frequent label. ``unknown``: for each member
+    (N) whether it knows no feature of a row; None: all know some.
     """
     total: np.ndarray = sum(w * m for w, m in zip(weights, members, strict=True)) + offsets  # pyright: ignore
     if unknown is not None and (rows := rows_without_features(weights, unknown)).any():
@@ -125,13 +120,12 @@ def fit_blend(
 
     Args:
         members: each model's (N, C) scores of rows that it was not trained on.
-        targets: targets of these rows.
         counts: (C) label counts of the training rows; None for other tasks.
         offsets: (C) offsets to keep; by default they are fitted.
 
     Returns:
-        The weights, and offsets (C): zeros for regression, and for balanced labels in
-        single-label tasks.
+        The weights, and offsets (C): zeros for regression, and for balanced labels in single-label
+            tasks.
     """
     if not members:
         raise ValueError("nothing to blend")
@@ -172,7 +166,8 @@ def fit_decided(
     offsets: np.ndarray | None = None,
     decide: Decide | None = None,
 ) -> FittedBlend:
-    """Fit a blend whose probabilities are true, with a separate rule that chooses labels.
+    """Fit a blend whose probabilities are true, with a separate rule that chooses labels; for the
+    other arguments, see ``fit_blend``.
 
     The sum of several models' log-probabilities counts the label frequencies several times, and the
     offsets of ``fit_blend`` favour rare labels, which macro-F1 needs. So a temperature and a
@@ -180,7 +175,6 @@ def fit_decided(
     the offsets is the decision.
 
     Args:
-        members, targets, counts, offsets: see ``fit_blend``.
         balanced: whether all labels count equally, as in macro-F1; otherwise the most probable
             label is chosen.
         decision: (C) a decision to keep; by default it is fitted.
@@ -241,10 +235,6 @@ class Decided:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def rows(self, chosen: Any) -> "Decided":
-        """Some of the rows."""
-        return Decided(self.scores[chosen], self.decision[chosen], self.unknown[chosen])
-
 
 def cross_fitted(
     members: Sequence[np.ndarray],
@@ -255,14 +245,8 @@ def cross_fitted(
     clusters: np.ndarray | None = None,
     **fitting: Any,
 ) -> Decided:
-    """The blend's results by cross-fitting.
-
-    Args:
-        members, targets, counts: see ``fit_blend``.
-        unknown: see ``blend``.
-        clusters: (N) rows with the same number stay together.
-        fitting: see ``fit_decided``.
-    """
+    """The blend's results by cross-fitting, in which rows of a cluster (N) stay together; see
+    ``fit_decided`` for ``fitting`` and the other arguments, and ``blend`` for ``unknown``."""
     rows = len(targets)
     numbers = np.arange(rows)
     if clusters is not None and len(set(clusters.tolist())) > 1:
@@ -291,12 +275,8 @@ def _minimise(
     logs: np.ndarray,
     known: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit weights and offsets (C).
-
-    Args:
-        logs: (C) log label frequencies; a multiple of them is subtracted unless all are 0.
-        known: (C) offsets to keep instead.
-    """
+    """Fit weights and offsets (C). A multiple of the log label frequencies ``logs`` (C) is
+    subtracted unless all are 0; ``known`` (C): offsets to keep instead."""
     count, numbers = len(members), targets.task == "regress"
     scale = max(float(np.var(targets.values)), 1e-12) if numbers else 1.0
     parts, each_row = list(members), None

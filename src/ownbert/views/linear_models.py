@@ -6,7 +6,7 @@ values (regress).
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,9 @@ _FORMAT = 2  # version 1 used single characters for LSA and word vectors of Chin
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of rows.
-
-    Args:
-        task: classify, multilabel or regress.
-        values: classify: (N) label indices; multilabel: (N, C) of 0 and 1; regress: (N, C).
-        size: number of labels or values C.
-        each_row: (N) weights of the rows, for regression and for labels from dense features.
-    """
+    """Targets of N rows of a task (classify, multilabel or regress): label indices (N), for
+    multilabel (N, C) of 0 and 1, or numbers (N, C); C is ``size``. ``each_row``: (N) weights of the
+    rows, for regression and for labels from dense features."""
 
     task: str
     values: np.ndarray
@@ -78,8 +73,8 @@ class LinearModel:
         bias: (C).
         link: conversion of outputs to scores: softmax; one-vs-rest, sigmoids divided by their sum;
             or none.
-        prior: (C) scores of rows without any known feature, such as texts without known words,
-            from the label frequencies. None in folders of earlier versions, which use the bias.
+        prior: (C) scores of rows without any known feature, such as texts without known words, from
+            the label frequencies. None in folders of earlier versions, which use the bias.
     """
 
     weights: np.ndarray
@@ -89,16 +84,12 @@ class LinearModel:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], link: Any) -> "LinearModel":
-        """Create a model from arrays read from a file.
-
-        Raises:
-            ValueError: the arrays do not form a model.
-        """
+        """Create a model from arrays read from a file; ``ValueError`` if they do not form one."""
         weights, bias, prior = arrays["weights"], arrays["bias"], arrays.get("prior")
-        if weights.ndim != 2 or bias.shape != weights.shape[1:]:
-            raise ValueError(f"weights are {weights.shape} and the bias is {bias.shape}")
-        if prior is not None and prior.shape != bias.shape:
-            raise ValueError(f"the prior is {prior.shape} and the bias is {bias.shape}")
+        shape = weights.shape[1:]
+        if weights.ndim != 2 or bias.shape != shape or (prior is not None and prior.shape != shape):
+            others = bias.shape if prior is None else (bias.shape, prior.shape)
+            raise ValueError(f"weights are {weights.shape}, and bias and prior {others}")
         if link not in LINKS:
             raise ValueError(f"the link is {link!r}, not one of {', '.join(LINKS)}")
         return cls(weights, bias, link, prior)
@@ -136,63 +127,84 @@ def fit_linear(
     hinge: bool = False,
     seconds: float = math.inf,
 ) -> LinearModel:
-    """Fit a linear model.
+    """Fit a linear model to features (N, F).
 
     For labels: logistic regression on sparse features is fitted by scikit-learn one label at a
     time, which is several times as fast as jointly; dense features use a single multinomial
     regression. For regression values: ridge regression.
 
-    With ``hinge``, linear support vector machines replace logistic regression on sparse features,
-    with balanced class weights for single-label tasks. The outputs are margins, which must be
-    calibrated on held-out rows to be log-probabilities or logits.
+    With ``hinge``, linear support vector machines (squared hinge loss) replace logistic regression
+    on sparse features, with balanced class weights for single-label tasks. The outputs are margins,
+    which must be calibrated on held-out rows to be log-probabilities or logits.
 
     Args:
-        features: (N, F).
-        targets: targets of the N rows.
         strength: inverse regularisation strength.
         naive_bayes: whether to scale the features by each label's log-count ratios (Wang and
             Manning 2012).
-        hinge: whether to minimise the squared hinge loss.
         seconds: time after which a regression on dense features stops early.
 
     Raises:
         InputError: scikit-learn is not installed.
         OutOfTime: the time limit has passed before all labels were fitted.
     """
-    if not features.shape[1]:  # no word occurs in two texts
-        return _constant(targets)
-    given = naive_bayes, hinge, seconds
-    model = _fit_without_prior(features, targets, strength, *given)
+    single, numbers = targets.task == "classify", targets.task == "regress"
+    if not features.shape[1]:  # no word occurs in two texts: label frequencies or mean values
+        prior = _prior(targets, np.ones(len(targets), dtype=bool))
+        link = "softmax" if single else "numbers" if numbers else "logits"
+        return LinearModel(np.zeros((0, targets.size), dtype=np.float32), prior, link, prior)
+    with needing("linear models need scikit-learn: pip install 'ownbert[eval]'"):
+        if numbers:
+            model = _ridge(features, targets, strength)
+        elif isinstance(features, np.ndarray):
+            model = _dense_regression(features, targets, strength, seconds)
+        else:
+            model = _one_by_one(features, targets, strength, naive_bayes, hinge)
     known = np.asarray(features @ model.weights).any(1)
     return replace(model, prior=_prior(targets, np.logical_not(known)))
 
 
-def _fit_without_prior(
-    features: Matrix | np.ndarray,
-    targets: Targets,
-    strength: float,
-    naive_bayes: bool,
-    hinge: bool,
-    seconds: float,
+def _one_by_one(
+    features: Matrix, targets: Targets, strength: float, naive_bayes: bool, hinge: bool
 ) -> LinearModel:
-    if targets.task == "regress":
-        return _ridge(features, targets, strength)
-    if isinstance(features, np.ndarray):
-        return _dense_regression(features, targets, strength, seconds)
+    """A regression or a support vector machine for each label."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.svm import LinearSVC
+
+    # The dual solver takes half the time, but three times as long with weak regularisation.
+    dual = strength <= _DUAL_UP_TO
+
+    def fit(features: Matrix, positive: np.ndarray, counts: Any) -> tuple[np.ndarray, float]:
+        """Weights (F) and bias of a model that separates the ``positive`` rows from the others."""
+        if positive.all() or not positive.any():
+            return np.zeros(features.shape[1], dtype=np.float32), _log_odds(positive)
+        model: Any = LogisticRegression(
+            solver="liblinear", C=strength, dual=dual, tol=0.1 if dual else 0.01, random_state=0
+        )
+        if hinge:  # a tolerance of .001 takes 1.2 to 3.3 times as long; macro-F1 is equal to .003
+            settings: Any = {"dual": True}  # scikit-learn's annotation only allows strings
+            model = LinearSVC(
+                C=strength, class_weight=counts, tol=0.1, max_iter=5000, random_state=0, **settings
+            )
+        ratio = _log_count_ratio(features, positive) if naive_bayes else None
+        if ratio is not None:
+            features = features.copy()
+            features.data = features.data * ratio[features.indices]
+        model.fit(features, positive)
+        weights = model.coef_[0].astype(np.float32)
+        return weights if ratio is None else weights * ratio, float(model.intercept_[0])
+
     weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
     bias = np.zeros(targets.size, dtype=np.float32)
     features = _int32_indices(features)
     single = targets.task == "classify"
     link = "logits" if not single else "softmax" if hinge else "one-vs-rest"
     if single and targets.size == 2:  # one binary model
-        positive = targets.values == 1
-        fitted = _svm(strength, "balanced") if hinge else _logistic(strength)
-        weights[:, 1], bias[1] = _separate(features, positive, fitted, naive_bayes)
+        weights[:, 1], bias[1] = fit(features, targets.values == 1, "balanced")
         weights[:, 0], bias[0] = -weights[:, 1], -bias[1]
         return LinearModel(weights, bias, link)
     # Most hashed features are empty, and the time per label depends on the number of features.
     columns = np.arange(features.shape[1])
-    if not isinstance(features, np.ndarray) and features.nnz and not naive_bayes:
+    if features.nnz and not naive_bayes:
         columns = np.unique(features.indices)
         features = _int32_indices(features[:, columns])
     for label in range(targets.size):
@@ -200,8 +212,7 @@ def _fit_without_prior(
         positive = targets.values == label if single else targets.values[:, label] > 0
         # Class weights as in scikit-learn: mean rows per label divided by the rows of this label.
         count = len(positive) / (targets.size * max(1, positive.sum())) if single else 1.0
-        fitted = _svm(strength, {True: count}) if hinge else _logistic(strength)
-        weights[columns, label], bias[label] = _separate(features, positive, fitted, naive_bayes)
+        weights[columns, label], bias[label] = fit(features, positive, {True: count})
     return LinearModel(weights, bias, link)
 
 
@@ -213,22 +224,6 @@ def centre_and_scale(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     least = max(_LEAST_DEVIATION * float(np.sqrt(np.mean(np.square(vectors)))), 1e-6)
     return vectors.mean(0), np.maximum(vectors.std(0), least) * np.sqrt(vectors.shape[1])
-
-
-def _separate(
-    features: Any, positive: np.ndarray, fitted: Any, naive_bayes: bool
-) -> tuple[np.ndarray, float]:
-    """Weights (F) and bias of a scikit-learn model ``fitted`` to separate the ``positive`` rows
-    from the others."""
-    if positive.all() or not positive.any():
-        return np.zeros(features.shape[1], dtype=np.float32), _log_odds(positive)
-    ratio = _log_count_ratio(features, positive) if naive_bayes else None
-    if ratio is not None:
-        features = features.copy()
-        features.data = features.data * ratio[features.indices]
-    fitted.fit(features, positive)
-    weights = fitted.coef_[0].astype(np.float32)
-    return weights if ratio is None else weights * ratio, float(fitted.intercept_[0])
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -245,16 +240,9 @@ def loss_and_slope(
     *,
     smoothing: float = 0.0,
 ) -> tuple[float, np.ndarray]:
-    """The mean loss and its gradient with respect to the scores (N, C).
-
-    The loss is cross entropy (per label for multilabel), or half the squared error for regression.
-
-    Args:
-        targets: targets of the rows.
-        scores: (N, C).
-        each_row: (N) weights of the rows in single-label tasks.
-        smoothing: label smoothing.
-    """
+    """The mean loss and its gradient with respect to the scores (N, C): cross entropy (per label
+    for multilabel) with label ``smoothing``, or half the squared error for regression.
+    ``each_row``: (N) weights of the rows in single-label tasks."""
     rows = np.arange(len(scores))
     if targets.task == "classify":
         counts = np.ones(len(scores)) if each_row is None else each_row
@@ -330,21 +318,14 @@ def _dense_regression(
 
 
 def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
-    with _needing_sklearn():
-        from sklearn.linear_model import Ridge
+    from sklearn.linear_model import Ridge
+
     solver = "cholesky" if isinstance(features, np.ndarray) else "sparse_cg"
     fitted = Ridge(alpha=1 / strength, solver=solver, tol=1e-3)
     fitted.fit(_int32_indices(features), targets.values, sample_weight=targets.each_row)
     weights = np.asarray(fitted.coef_, dtype=np.float32).reshape(targets.size, -1).T
     bias = np.broadcast_to(np.asarray(fitted.intercept_, dtype=np.float32), targets.size)
     return LinearModel(np.ascontiguousarray(weights), bias.copy(), "numbers")
-
-
-def _constant(targets: Targets) -> LinearModel:
-    """A model without features: label frequencies, or the mean of the values."""
-    bias = _prior(targets, np.ones(len(targets), dtype=bool))
-    link = {"classify": "softmax", "multilabel": "logits"}.get(targets.task, "numbers")
-    return LinearModel(np.zeros((0, targets.size), dtype=np.float32), bias, link, bias)
 
 
 def _prior(targets: Targets, unknown: np.ndarray) -> np.ndarray:
@@ -361,31 +342,6 @@ def _prior(targets: Targets, unknown: np.ndarray) -> np.ndarray:
     if numbers:
         return means.astype(np.float32)
     return (np.log(means) - (0.0 if single else np.log1p(-means))).astype(np.float32)
-
-
-def _logistic(strength: float) -> Any:
-    with _needing_sklearn():
-        from sklearn.linear_model import LogisticRegression
-    # The dual solver takes half the time, but three times as long with weak regularisation.
-    dual = strength <= _DUAL_UP_TO
-    return LogisticRegression(
-        solver="liblinear", C=strength, dual=dual, tol=0.1 if dual else 0.01, random_state=0
-    )
-
-
-def _svm(strength: float, counts: Any) -> Any:
-    """A linear SVM of scikit-learn with an inverse regularisation strength and class weights."""
-    with _needing_sklearn():
-        from sklearn.svm import LinearSVC
-    # A tolerance of 0.001 takes 1.2 to 3.3 times as long; test macro-F1 is equal to .003.
-    settings: Any = {"dual": True}  # scikit-learn's annotation only allows strings
-    return LinearSVC(
-        C=strength, class_weight=counts, tol=0.1, max_iter=5000, random_state=0, **settings
-    )
-
-
-def _needing_sklearn() -> AbstractContextManager[None]:
-    return needing("linear models need scikit-learn: pip install 'ownbert[eval]'")
 
 
 def _log_odds(positive: np.ndarray) -> float:
@@ -424,24 +380,16 @@ class LinearView:
         return self.model.scores(self.view.features(Texts(texts, self.kind)))
 
     def save(self, folder: Path, *, beside: bool = False) -> None:
-        """Write the model into a folder.
-
-        Args:
-            folder: folder to write.
-            beside: skip the view, which may be large; it is loaded from ``folder/../../NAME``,
-                where NAME is the view's name.
-        """
+        """Write the model into a folder. ``beside``: skip the view, which may be large; it is
+        loaded from ``folder/../../NAME``, where NAME is the view's name."""
         arrays = {} if beside else {f"view.{k}": v for k, v in self.view.arrays().items()}
         settings = {"view": self.view.name, "kind": self.kind, "beside": beside}
         save_linear(folder, LINEAR, self.model, arrays, settings)
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
-        """Read a model written by ``save``.
-
-        Raises:
-            InputError: a file is missing, damaged, or of another version.
-        """
+        """Read a model written by ``save``; ``InputError`` if a file is missing, damaged, or of
+        another version."""
         with reading_linear(folder, LINEAR) as (model, arrays, settings):
             name = settings.get("view")
             if name not in list(VIEWS):
@@ -463,15 +411,8 @@ def save_linear(
     arrays: Mapping[str, np.ndarray],
     settings: Mapping[str, Any],
 ) -> None:
-    """Write a linear model and its features' parameters into a folder.
-
-    Args:
-        folder: folder to write.
-        name: stem of both file names.
-        model: linear model.
-        arrays: arrays of the features.
-        settings: settings of the features.
-    """
+    """Write a linear model, and the arrays and settings of its features, into files ``name`` of a
+    folder."""
     arrays = {**arrays, "weights": model.weights, "bias": model.bias}
     if model.prior is not None:
         arrays["prior"] = model.prior

@@ -12,9 +12,8 @@ MOST_WORDS = 1_000_000
 
 
 class WordNgrams:
-    """Counts n-grams of known words.
-
-    An n-gram is encoded as a single integer, so that counting is sorting.
+    """Counts n-grams of known words. An n-gram is encoded as a single integer, so that counting is
+    sorting.
 
     Attributes:
         words: index of each word.
@@ -120,17 +119,9 @@ class WordNgrams:
 def character_ngrams(
     texts: Sequence[str], orders: Sequence[int], buckets: int, *, across: bool = False
 ) -> Matrix:
-    """Count hashed character n-grams within words padded by spaces.
-
-    Args:
-        texts: N texts.
-        orders: lengths of the n-grams, in characters.
-        buckets: number of columns F, a power of two; n-grams with equal hashes share a column.
-        across: whether n-grams may span words.
-
-    Returns:
-        (N, buckets) counts.
-    """
+    """(N, buckets) counts of hashed character n-grams of some lengths (``orders``) within words
+    padded by spaces, or ``across`` words. ``buckets`` is a power of two; n-grams with equal hashes
+    share a column."""
     words = (" ".join(text.lower().split()) for text in texts)
     padded = [f" {text} " if text else "" for text in words]
     document = np.repeat(np.arange(len(padded)), [len(text) for text in padded])
@@ -145,13 +136,8 @@ def character_ngrams(
 def character_occurrences(
     padded: str, orders: Sequence[int], buckets: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, length, column) of each character n-gram, hashed as in ``character_ngrams``.
-
-    Args:
-        padded: a lower-cased text with single spaces between words and at both ends.
-        orders: lengths of the n-grams, in characters.
-        buckets: number of columns F.
-    """
+    """Yield (start, length, column) of each character n-gram, hashed as in ``character_ngrams``, in
+    a lower-cased text with single spaces between words and at both ends."""
     document = np.zeros(len(padded), dtype=np.int64)
     for n, starts, columns in _character_columns(padded, document, orders, buckets):
         yield from zip(starts.tolist(), [n] * len(starts), columns.tolist(), strict=True)

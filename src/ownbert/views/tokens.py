@@ -74,13 +74,9 @@ def _are_codes(tokens: Sequence[str]) -> bool:
 
 
 def word_spans(texts: Sequence[str], *, unspaced: bool = False) -> list[list[tuple[int, int]]]:
-    """The character spans (start, end) of the words of each text, to show: between spaces, codes
-    that are joined by separators apart, and single characters in scripts without spaces.
-
-    Args:
-        texts: the texts of a row.
-        unspaced: whether they are in a script without spaces.
-    """
+    """The character spans (start, end) of the words of each text of a row, to show: between spaces,
+    codes that are joined by separators apart, and single characters in scripts without spaces
+    (``unspaced``)."""
     kind = "marked" if unspaced else "ids"  # vowel signs stay with letters
     spans = [spans_of(text, kind) for text in texts]
     tokens = [text[a:b] for text, own in zip(texts, spans, strict=True) for a, b in own]

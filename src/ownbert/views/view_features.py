@@ -67,13 +67,28 @@ class Texts:
 
 
 class View(ABC):
-    """Features of texts, learnt without labels."""
+    """Features of texts, learnt without labels.
+
+    Attributes:
+        name: name in files; ``title`` is that in the leaderboard.
+        parts: names of the attributes that are saved.
+        ngrams: words or n-grams, which are the columns of counts.
+        idf: (F) their inverse document frequencies.
+        components: (F, D) of a projection of these features.
+        elsewhere: number of unlabelled texts with each feature (F), from ``fit`` of views without
+            rare features.
+    """
 
     name: ClassVar[str]
-    # Name in the leaderboard.
     title: ClassVar[str]
-    # Number of unlabelled texts with each feature (F), from ``fit`` of views without rare features.
+    parts: ClassVar[tuple[str, ...]] = ("ngrams", "idf")
+    ngrams: WordNgrams
+    idf: np.ndarray
+    components: np.ndarray
     elsewhere: np.ndarray | None = None
+
+    def __init__(self, *parts: Any) -> None:
+        vars(self).update(zip(self.parts, parts, strict=True))
 
     @classmethod
     @abstractmethod
@@ -85,14 +100,20 @@ class View(ABC):
     def features(self, texts: Texts) -> Matrix | np.ndarray:
         """Features (N, F), sparse or dense."""
 
-    @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays for ``from_arrays``, to be stored as safetensors."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in self.parts}
+        ngrams = arrays.pop("ngrams", None)
+        return arrays if ngrams is None else {**ngrams.arrays(), **arrays}
 
     @classmethod
-    @abstractmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "View":
         """Restore a view from ``arrays``."""
+        ngrams = WordNgrams.from_arrays(arrays) if "ngrams" in cls.parts else None
+        view = cls(*(ngrams if name == "ngrams" else arrays[name] for name in cls.parts))
+        if ngrams is not None and view.idf.shape != (ngrams.size,):
+            raise ValueError(f"the n-grams are {ngrams.size:,} and idf is {view.idf.shape}")
+        return view
 
 
 class NgramView(View):
@@ -100,9 +121,6 @@ class NgramView(View):
 
     name, title = "tfidf", "TF-IDF of 1 to 2 words"
     order: ClassVar[int] = 2
-
-    def __init__(self, ngrams: WordNgrams, idf: np.ndarray) -> None:
-        self.ngrams, self.idf = ngrams, idf
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "NgramView":
@@ -118,13 +136,6 @@ class NgramView(View):
 
     def features(self, texts: Texts) -> Matrix:
         return _weighted(self.ngrams.counts(texts.tokens), self.idf)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {**self.ngrams.arrays(), "idf": self.idf}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "NgramView":
-        return cls(*_ngrams_and_idf(arrays))
 
 
 class TrigramView(NgramView):
@@ -150,9 +161,7 @@ class CharacterView(View):
     """TF-IDF of 2 to 5 characters, hashed."""
 
     name, title = "characters", "TF-IDF of 2 to 5 characters"
-
-    def __init__(self, idf: np.ndarray) -> None:
-        self.idf = idf
+    parts = ("idf",)
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "CharacterView":
@@ -162,13 +171,6 @@ class CharacterView(View):
     def features(self, texts: Texts) -> Matrix:
         return _weighted(character_ngrams(texts.joined, CHARACTER_ORDERS, len(self.idf)), self.idf)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"idf": self.idf}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "CharacterView":
-        return cls(arrays["idf"])
-
 
 class LsaView(View):
     """Latent semantic analysis: TF-IDF of words, projected on the first singular vectors.
@@ -177,9 +179,7 @@ class LsaView(View):
     """
 
     name, title = "lsa", "LSA"
-
-    def __init__(self, ngrams: WordNgrams, idf: np.ndarray, components: np.ndarray) -> None:
-        self.ngrams, self.idf, self.components = ngrams, idf, components
+    parts = ("ngrams", "idf", "components")
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "LsaView":
@@ -192,13 +192,6 @@ class LsaView(View):
     def weighted(self, texts: Texts) -> Matrix:
         """TF-IDF of the words (N, V), before the projection."""
         return _weighted(self.ngrams.counts(texts.words), self.idf)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {**self.ngrams.arrays(), "idf": self.idf, "components": self.components}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "LsaView":
-        return cls(*_ngrams_and_idf(arrays), arrays["components"])
 
 
 class WordVectorView(LsaView):
@@ -225,13 +218,6 @@ VIEWS: Mapping[str, type[View]] = {
     view.name: view
     for view in (NgramView, TrigramView, PresenceView, CharacterView, LsaView, WordVectorView)
 }
-
-
-def _ngrams_and_idf(arrays: Mapping[str, np.ndarray]) -> tuple[WordNgrams, np.ndarray]:
-    ngrams, idf = WordNgrams.from_arrays(arrays), arrays["idf"]
-    if idf.shape != (ngrams.size,):
-        raise ValueError(f"the n-grams are {ngrams.size:,} and idf is {idf.shape}")
-    return ngrams, idf
 
 
 def _words_of(

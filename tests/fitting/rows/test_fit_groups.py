@@ -20,6 +20,7 @@ from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_lab
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import table_of
 from ownbert.tasks.related_rows import SplitColumns
+from support.fit_files import json_of
 
 Rows = list[dict[str, Any]]
 
@@ -185,13 +186,13 @@ def test_random_labels_of_customers_are_not_predicted_for_others(tmp_path: Path)
     rows, test = customers(40, 8), customers(40, 5, first=40)
     given: Any = {"test": test, "minutes": 0.1, "quiet": True}
     ownbert.fit(rows, output=tmp_path / "rows", **given)
-    report = json.loads((tmp_path / "rows" / "report.json").read_text())
+    report = json_of(tmp_path / "rows")
     first, *others = report["advice"]
     assert first["sentence"].startswith("Expect the score of the test set on new texts")
     assert "group" in first["sentence"]
     assert all(one["kind"] != "fine" for one in others)
     ownbert.fit(rows, output=tmp_path / "groups", group="customer", **given)
-    by_groups = json.loads((tmp_path / "groups" / "report.json").read_text())
+    by_groups = json_of(tmp_path / "groups")
     scores = [max(row["score"] for row in each["leaderboard"]) for each in (report, by_groups)]
     assert scores[0] > 0.9 > 0.75 > scores[1]
     recipe = (tmp_path / "groups" / "recipe.yaml").read_text()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert.fitting.finished_folder import gains_of_all_rows
-from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
-from ownbert.tables.columns import ColumnNames
+from support.fit_files import labelled
 
 LABELS = ("red", "green", "blue", "grey")
 
@@ -29,11 +28,10 @@ def table(path: Path, rng: random.Random, rows: int) -> Path:
 @pytest.mark.parametrize("rows", [120, 1600])
 def test_final_models_are_expected_to_err_less(tmp_path: Path, rows: int):
     path = table(tmp_path / "train.csv", random.Random(0), rows)
-    task = find_task(path, ColumnNames())
-    labelled = read_labelled(task, path, None, seed=0)
-    gains = gains_of_all_rows(labelled)
+    found = labelled(path)
+    gains = gains_of_all_rows(found)
     assert gains is not None
-    assert gains.shape == (2, len(labelled.held_out))
+    assert gains.shape == (2, len(found.held_out))
     assert np.isfinite(gains).all()
     assert np.median(gains[0]) < 0
 
@@ -41,5 +39,4 @@ def test_final_models_are_expected_to_err_less(tmp_path: Path, rows: int):
 def test_with_a_dev_file_the_final_models_are_those_compared(tmp_path: Path):
     rng = random.Random(0)
     path, dev = (table(tmp_path / name, rng, 80) for name in ("train.csv", "dev.csv"))
-    task = find_task(path, ColumnNames())
-    assert gains_of_all_rows(read_labelled(task, path, dev, seed=0)) is None
+    assert gains_of_all_rows(labelled(path, dev)) is None

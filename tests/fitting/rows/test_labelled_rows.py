@@ -18,6 +18,7 @@ from ownbert.fitting.fit import preview_fit
 from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable, table_of
+from support.fit_files import labelled
 
 
 def table(path: Path, labels: list, texts: list[str] | None = None) -> Path:
@@ -65,7 +66,7 @@ def test_few_rows_are_held_out_once_each_in_folds(tmp_path: Path):
     labels = ["a", "b"] * 20
     texts = [f"text {i // 4}" for i in range(40)]  # each text four times
     path = table(tmp_path / "t.csv", labels, texts)
-    rows = read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+    rows = labelled(path)
     assert sorted(rows.held_out.tolist()) == list(range(40))
     assert rows.refit
     for learn, held in rows.folds:
@@ -79,19 +80,19 @@ def test_copies_with_other_spaces_case_or_punctuation_are_on_one_side(count: int
     texts = [f"Refund of order {i}" for i in range(count // 4)]
     copies = [copy for t in texts for copy in (t, f"{t} ", t.upper(), f"{t}, now!"[: len(t) + 1])]
     data = table_of({"text": copies, "label": ["a", "b"] * (count // 2)})
-    rows = read_labelled(find_task(data, ColumnNames()), data, None, seed=0)
+    rows = labelled(data)
     assert rows.clusters.tolist() == [i // 4 for i in range(count)]
     for learn, held in rows.folds:
         assert not {*rows.clusters[learn]} & {*rows.clusters[held]}
     dev = table_of({"text": ["REFUND of order 0...", "another text"], "label": ["a", "b"]})
-    rows = read_labelled(find_task(data, ColumnNames()), data, dev, seed=0)
+    rows = labelled(data, dev)
     assert rows.left_out == 4
     assert rows.clusters[[0, 3, count, count + 1]].tolist() == [0, 0, 0, count // 4]
 
 
 def test_of_many_rows_a_part_is_held_out(tmp_path: Path):
     path = table(tmp_path / "t.csv", ["a", "b", "c"] * 600)
-    rows = read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+    rows = labelled(path)
     assert len(rows.folds) == 1
     assert 200 < len(rows.held_out) < 500
     assert len(rows.learnt) == 1800  # the final models learn from all
@@ -100,7 +101,7 @@ def test_of_many_rows_a_part_is_held_out(tmp_path: Path):
 def test_rows_of_the_dev_file_are_not_learnt_from(tmp_path: Path):
     train = table(tmp_path / "t.csv", ["a", "b"] * 10)
     dev = table(tmp_path / "d.csv", ["a", "b"] * 3, [f"text {i} of many" for i in range(6)])
-    rows = read_labelled(find_task(train, ColumnNames()), train, dev, seed=0)
+    rows = labelled(train, dev)
     assert len(rows.held_out) == 6
     assert not rows.refit
     learnt = {rows.rows[i].texts for i in rows.learnt}
@@ -112,7 +113,7 @@ def test_a_dev_label_that_training_rows_lack_is_one_line(tmp_path: Path):
     train = table(tmp_path / "t.csv", ["a", "b"] * 10)
     dev = table(tmp_path / "d.csv", ["a", "z"], ["one", "two"])
     with pytest.raises(InputError, match=r"line 3: label 'z' is not in the training data"):
-        read_labelled(find_task(train, ColumnNames()), train, dev, seed=0)
+        labelled(train, dev)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_dev_label_that_training_rows_lack_is_one_line(tmp_path: Path):
 def test_rows_that_cannot_be_used_are_one_line(labels, texts, message, tmp_path: Path):
     path = table(tmp_path / "t.csv", labels, texts)
     with pytest.raises(InputError, match=message):
-        read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+        labelled(path)
 
 
 def test_texts_that_connect_all_pairs_are_named_as_the_cause(tmp_path: Path):
@@ -153,10 +154,9 @@ def test_missing_second_texts_do_not_connect_rows():
         return table_of({"text1": titles, "text2": bodies, "label": ["a", "b", "b", "a"] * 10})
 
     train, dev = pairs(0, 40), pairs(100, 40)
-    task = find_task(train, ColumnNames())
-    rows = read_labelled(task, train, None, seed=0)
+    rows = labelled(train)
     assert [len(held_out) for _, held_out in rows.folds] == [8] * 5
-    rows = read_labelled(task, train, dev, seed=0)
+    rows = labelled(train, dev)
     assert (len(rows.learnt), rows.left_out) == (40, 0)
 
 

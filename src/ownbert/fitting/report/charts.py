@@ -6,7 +6,7 @@ from typing import Any
 
 from ownbert.charts import Axes, Chart
 from ownbert.fitting.report.calibration import Calibration, ReliabilityCurve
-from ownbert.fitting.report.contents import LeaderboardRow
+from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.tasks.metrics import Ranking
@@ -125,22 +125,32 @@ def _reliability_line(axes: Axes, curve: ReliabilityCurve, kind: str) -> None:
     axes.line(kind, curve.confidence[used].tolist(), curve.accuracy[used].tolist())
 
 
-def score_bar(row: LeaderboardRow, low: float, high: float) -> Chart:
-    """A score as a dot with two standard deviations on both sides, between ``low`` and ``high``."""
+def score_bars(report: Report) -> list[Chart]:
+    """The score of each ranked row as a dot with two standard deviations on both sides, and that on
+    the test set."""
+    ends = []
+    for row in report.leaderboard:
+        if row.measured:
+            ends += [row.score - 2 * (row.spread or 0), row.score + 2 * (row.spread or 0)]
+        ends += [] if row.test_score is None else [row.test_score]
+    low, high = min(ends), max(ends)
 
     def across(score: float) -> float:
         return 6 + 128 * (score - low) / ((high - low) or 1)
 
-    chart = Chart()
-    if row.spread:
-        ends = (across(row.score + times * row.spread) for times in (-2, 2))
-        chart.lines.append(("whisker", " ".join(f"{x:.1f},9" for x in ends)))
-    if row.test_score is not None:
-        title = f"test {row.test_score:.3f}"
-        chart.dots.append(("hollow", across(row.test_score), 9, 4.5, title))
-    if row.measured:
-        chart.dots.append(("dot", across(row.score), 9, 4.5, f"{row.score:.3f}"))
-    return chart
+    bars = []
+    for row in report.ranked:
+        bar = Chart()
+        if row.spread:
+            whisker = (across(row.score + times * row.spread) for times in (-2, 2))
+            bar.lines.append(("whisker", " ".join(f"{x:.1f},9" for x in whisker)))
+        if row.test_score is not None:
+            title = f"test {row.test_score:.3f}"
+            bar.dots.append(("hollow", across(row.test_score), 9, 4.5, title))
+        if row.measured:
+            bar.dots.append(("dot", across(row.score), 9, 4.5, f"{row.score:.3f}"))
+        bars.append(bar)
+    return bars
 
 
 def length_chart(drift: Drift) -> Chart:

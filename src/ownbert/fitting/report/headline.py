@@ -3,7 +3,7 @@
 import math
 
 from ownbert.fitting.report.contents import LeaderboardRow, Report, shown_spread
-from ownbert.fitting.rows.labelled_rows import known_test_groups, known_test_rows
+from ownbert.fitting.rows.labelled_rows import known_in_test
 from ownbert.tasks.metrics import RANKING
 from ownbert.train.metric_names import decimals
 
@@ -163,10 +163,8 @@ def _trust(report: Report) -> str:
             parts.append(f"{start} only {best.test_score:.3f}: expect this on new texts.")
         else:
             parts.append(f"{start} {best.test_score:.3f}.")
-        if report.learnt_from_test:
-            parts.append(f"{known_test_rows(report.learnt_from_test, report.test_rows)}.")
-        if report.known_groups_in_test:
-            parts.append(f"{known_test_groups(report.known_groups_in_test, report.test_rows)}.")
+        known = (report.learnt_from_test, report.known_groups_in_test, report.test_rows)
+        parts += (f"{sentence}." for sentence in known_in_test(*known))
     elif (count := len(report.leaderboard)) > 1 and report.gain(best, report.ranked[0]) >= 0:
         parts.append(
             f"It was selected as the best of {count} on these rows, so expect slightly lower "

@@ -7,23 +7,16 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ownbert.charts import Chart
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
-from ownbert.fitting.report import charts
-from ownbert.fitting.report.advice import (
-    HARD_TASK,
-    can_rise,
-    share_contradicted,
-)
+from ownbert.fitting.report.advice import HARD_TASK, can_rise, share_contradicted
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.headline import difference, headline, metric_name
-from ownbert.fitting.report.sections import LARGEST_MATRIX, sections
+from ownbert.fitting.report.sections import sections
 from ownbert.language import translated
 from ownbert.pages import Page, Section, cleaned
 from ownbert.run.file_names import REPORT
@@ -43,13 +36,8 @@ def as_text(report: Report) -> str:
 
 
 def _page(report: Report) -> Page:
-    """The sections with what is drawn beside their tables, and the advice after the first one."""
-    drawn = _charts(report)
-    drawn["leaderboard"] = {"bars": _score_bars(report)}
-    drawn["classes"] = {"shares": True}
-    drawn["confusion"] = {"matrix": _matrix(report)}
-    drawn["drift_tokens"] = {"chips": [*_token_lists(report).items()], "linked": False}
-    first, *others = (replace(each, **drawn.get(each.key, {})) for each in sections(report))
+    """The sections, with the advice after the first one."""
+    first, *others = sections(report)
     advice = Section("advice", "What to do next", advice=report.advice).in_language()
     return Page(
         kind=_TASKS.get(report.task, "a number per text"),
@@ -78,63 +66,6 @@ def _figures(report: Report) -> list[tuple[str, str]]:
     if 0 < share_contradicted(report) <= HARD_TASK:
         figures.append((f"{len(report.label_errors):,}", "likely label errors"))
     return figures
-
-
-def _score_bars(report: Report) -> list[Chart]:
-    ends = []
-    for row in report.leaderboard:
-        if row.measured:
-            ends += [row.score - 2 * (row.spread or 0), row.score + 2 * (row.spread or 0)]
-        ends += [] if row.test_score is None else [row.test_score]
-    return [charts.score_bar(row, min(ends), max(ends)) for row in report.ranked]
-
-
-def _token_lists(report: Report) -> dict[str, list[tuple[str, str, str]]]:
-    """Tokens by the side where they are more frequent, with the ratio."""
-    lists: dict[str, list[tuple[str, str, str]]] = {
-        "more in labelled texts": [],
-        "more in unlabelled texts": [],
-    }
-    for one in report.drift.tokens if report.drift else ():
-        side = "labelled" if one.score > 0 else "unlabelled"
-        more, less = sorted((one.labelled, one.unlabelled), reverse=True)
-        times = f"×{more / less:,.1f}" if less else translated("only")
-        hint = f"{one.labelled:.3%} of the labelled, {one.unlabelled:.3%} of the unlabelled tokens"
-        if one.score:
-            lists[f"more in {side} texts"].append((one.token, hint, times))
-    return lists
-
-
-def _matrix(report: Report) -> dict[str, Any] | None:
-    """The confusion matrix with the shades of its cells; None if there are too many labels."""
-    scores = report.scores
-    if scores is None or scores.confusion is None or len(scores.labels) > LARGEST_MATRIX:
-        return None
-    # Square roots keep small shares visible.
-    heat = np.sqrt(scores.confusion / np.maximum(1, scores.confusion.sum(1, keepdims=True)))
-    return {
-        "names": [cleaned(score.label, 24) for score in scores.labels],
-        "confusion": scores.confusion.tolist(),
-        "heat": heat.tolist(),
-    }
-
-
-def _charts(report: Report) -> dict[str, dict[str, Any]]:
-    """Charts with captions by the key of their section."""
-    shown: dict[str, list[tuple[Chart, str]]] = {}
-    for key, curve in (("rows", report.learning_curve), ("minutes", report.minutes_curve)):
-        if curve is not None and len(curve.scores):
-            caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
-            name = metric_name(report.metric, report.positive)
-            shown[key] = [(charts.curve_chart(curve, name), caption)]
-    if (calibration := report.calibration) is not None:
-        dashed = " Dashed: with the temperature." if calibration.helps else ""
-        caption = f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration."
-        shown["calibration"] = [(charts.reliability_chart(calibration), caption)]
-    if report.drift is not None:
-        caption = "Line: 5 to 95%. Box: the middle half."
-        shown["drift"] = [(charts.length_chart(report.drift), caption)]
-    return {key: {"drawn": drawn} for key, drawn in shown.items()}
 
 
 SHOWN_TEXT = 500  # characters

@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from ownbert.exceptions import percent
-from ownbert.fitting.report.charts import ranking_charts
+from ownbert.fitting.report.charts import (
+    curve_chart,
+    length_chart,
+    ranking_charts,
+    reliability_chart,
+    score_bars,
+)
 from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.headline import difference, metric_name, other_metrics
@@ -15,7 +21,7 @@ from ownbert.pages import TEXT, Section, cleaned
 from ownbert.tasks.metrics import Ranking
 from ownbert.train.metric_names import decimals, shown_label_metric
 
-LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
+_LARGEST_MATRIX = 20  # classes; above, only the most confused pairs are shown
 _PAIRS = 10  # confusions shown
 _REVIEWED = (0.01, 0.05, 0.1, 0.2, 0.5)  # shares of rows
 _POINTS = 6  # checkpoints shown
@@ -32,8 +38,8 @@ def sections(report: Report) -> list[Section]:
         _classes(report),
         None if report.scores is None else ranking_section(report.scores.ranking),
         _confusions(report),
-        _curve("rows", "Expected gain from more labels", report, report.learning_curve),
-        _curve("minutes", "Expected gain from more minutes", report, report.minutes_curve),
+        _curve("Expected gain from more labels", report, report.learning_curve),
+        _curve("Expected gain from more minutes", report, report.minutes_curve),
         _calibration(report),
         _label_errors(report),
         _rated_section("hardest", "The hardest texts", report, report.hardest),
@@ -87,22 +93,20 @@ def _leaderboard(report: Report) -> Section:
     lead = "; ".join(words for name, words in explained.items() if name in {c[0] for c in columns})
     counted = "The column rows has the number of held-out rows behind a score."
     counted = counted if report.row_counts else ""
+    network = ""
+    if report.network:
+        network = f"Transformers loads this model: {report.network}."
+        if not report.ordinary:
+            network = f"Only ownbert reads the head of the folder's network: {report.network}."
     return Section(
         key="leaderboard",
         title="Leaderboard",
-        lead=" ".join(filter(None, (f"{lead}." if lead else "", counted, _own_network(report)))),
+        lead=" ".join(filter(None, (f"{lead}." if lead else "", counted, network))),
         columns=tuple(name for name, *_ in columns),
         rows=tuple(zip(*cells, strict=True)),
         names=2,
+        bars=score_bars(report),
     )
-
-
-def _own_network(report: Report) -> str:
-    if not report.network:
-        return ""
-    if not report.ordinary:
-        return f"Only ownbert reads the head of the folder's network: {report.network}."
-    return f"Transformers loads this model: {report.network}."
 
 
 def _metrics(report: Report) -> Section:
@@ -120,8 +124,8 @@ def _levels(report: Report) -> Section | None:
     if report.scores is None or not (levels := report.scores.levels):
         return None
     rows = tuple(
-        (f"{each.level}", f"{each.labels:,}", *map(decimals, each.values.values()))
-        for each in levels
+        (f"{level.level}", f"{level.labels:,}", *map(decimals, level.values.values()))
+        for level in levels
     )
     lead = "Labels are a hierarchy: metrics of their first parts."
     columns = ("level", "labels", *map(metric_name, levels[0].values))
@@ -139,7 +143,8 @@ def _classes(report: Report) -> Section:
         trained = [f"{counts.get(s.label, 0):,}"] if counts else []
         rows.append((*row, f"{s.support:,}", *trained))
     columns = (*columns, "training rows") if counts else columns
-    return Section("classes", "Labels", "Weakest labels first.", columns, tuple(rows))
+    lead = "Weakest labels first."
+    return Section("classes", "Labels", lead, columns, tuple(rows), shares=True)
 
 
 def ranking_section(ranking: Ranking | None) -> Section | None:
@@ -169,7 +174,16 @@ def _confusions(report: Report) -> Section | None:
     rows = [(names[i], names[j], f"{n:,}", f"{n / totals[i]:.0%}") for i, j, n in pairs]
     columns = ("true label", "predicted as", "rows", "share")
     lead = "Most frequent first; shares are relative to all rows with the true label."
-    return Section("confusion", "Confusions", lead, columns, tuple(rows), 2)
+    matrix = None
+    if len(scores.labels) <= _LARGEST_MATRIX:
+        # Square roots keep small shares visible.
+        heat = np.sqrt(scores.confusion / np.maximum(1, totals[:, None]))
+        matrix = {
+            "names": [cleaned(score.label, 24) for score in scores.labels],
+            "confusion": scores.confusion.tolist(),
+            "heat": heat.tolist(),
+        }
+    return Section("confusion", "Confusions", lead, columns, tuple(rows), 2, matrix=matrix)
 
 
 _CURVES_OF = {
@@ -178,7 +192,7 @@ _CURVES_OF = {
 }
 
 
-def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) -> Section | None:
+def _curve(title: str, report: Report, curve: LearningCurve | None) -> Section | None:
     if curve is None or not len(curve.at):
         return None
     number_format = "{:,.0f}" if curve.unit == "rows" else "{:,.3g}"
@@ -190,7 +204,7 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
         rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
     for one in curve.further:
         gains = one.gain, one.gain_low, one.gain_high
-        gain, low, high = (translated(difference(report, each)) for each in gains)
+        gain, low, high = (translated(difference(report, value)) for value in gains)
         gain = f"{gain} ({low} to {high})"
         interval = f"{decimals(one.low)} to {decimals(one.high)}"
         score = decimals(one.score)
@@ -199,8 +213,11 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
     if not curve.known:
         lead = f"This cannot be estimated: {curve.reason}."
     lead = f"{_CURVES_OF[curve.unit]} {lead}"
-    columns = (curve.unit, metric_name(report.metric, report.positive), "interval", "gain")
-    return Section(key, title, lead, columns, tuple(rows), 0)
+    metric = metric_name(report.metric, report.positive)
+    caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
+    drawn = [(curve_chart(curve, metric), caption)]
+    columns = (curve.unit, metric, "interval", "gain")
+    return Section(curve.unit, title, lead, columns, tuple(rows), 0, drawn)
 
 
 def _calibration(report: Report) -> Section | None:
@@ -222,7 +239,11 @@ def _calibration(report: Report) -> Section | None:
         if own.shifted and not own.calibrated and len(shown) < _MOST_ROWS:
             name = translated("mean probability of a label, and share of rows with it")
             shown += ((f"{name}: {_name(label)}", f"{own.mean:.1%}, {own.rate:.1%}"),)
-    return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), shown)
+    dashed = " Dashed: with the temperature." if calibration.helps else ""
+    caption = f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration."
+    drawn = [(reliability_chart(calibration), caption)]
+    title = "Can probabilities be trusted?"
+    return Section("calibration", title, lead, ("", ""), shown, drawn=drawn)
 
 
 def _label_errors(report: Report) -> Section:
@@ -265,13 +286,11 @@ def _row_cells(
 def _drift(report: Report) -> Section | None:
     if (drift := report.drift) is None:
         return None
-    rows = [
-        (translated("labelled, tokens per text"), *(f"{x:,.0f}" for x in drift.lengths)),
-        (
-            translated("unlabelled, tokens per text"),
-            *(f"{x:,.0f}" for x in drift.unlabelled_lengths),
-        ),
-    ]
+    sides = (
+        ("labelled, tokens per text", drift.lengths),
+        ("unlabelled, tokens per text", drift.unlabelled_lengths),
+    )
+    rows = tuple((translated(name), *(f"{x:,.0f}" for x in lengths)) for name, lengths in sides)
     columns = ("", *("median" if q == 0.5 else f"{q:.0%}" for q in QUANTILES))
     lead = drift.summary
     if drift.separability is not None:
@@ -282,23 +301,35 @@ def _drift(report: Report) -> Section | None:
         f" {percent(drift.unknown)} of the labelled texts' tokens occur in no unlabelled text, "
         f"{percent(drift.unlabelled_unknown)} vice versa."
     )
-    return Section("drift", "Labelled vs. unlabelled texts", lead, columns, tuple(rows))
+    drawn = [(length_chart(drift), "Line: 5 to 95%. Box: the middle half.")]
+    return Section("drift", "Labelled vs. unlabelled texts", lead, columns, rows, drawn=drawn)
 
 
-def _drift_tokens(report: Report) -> Section:
-    rows = tuple(
-        (
-            translated("labelled" if one.score > 0 else "unlabelled"),
-            _name(one.token),
-            f"{one.labelled:.3%}",
-            f"{one.unlabelled:.3%}",
-            f"{one.score:+.1f}",
-        )
-        for one in (report.drift.tokens if report.drift else ())
+def _drift_tokens(report: Report) -> Section | None:
+    if report.drift is None:
+        return None
+    rows = []
+    # By the side where tokens are more frequent, with the ratio.
+    chips: dict[str, list[tuple[str, str, str]]] = {"labelled": [], "unlabelled": []}
+    for one in report.drift.tokens:
+        side = "labelled" if one.score > 0 else "unlabelled"
+        labelled, unlabelled = f"{one.labelled:.3%}", f"{one.unlabelled:.3%}"
+        token, figures = _name(one.token), (labelled, unlabelled, f"{one.score:+.1f}")
+        rows.append((translated(side), token, *figures))
+        more, less = sorted((one.labelled, one.unlabelled), reverse=True)
+        times = f"×{more / less:,.1f}" if less else translated("only")
+        hint = f"{labelled} of the labelled, {unlabelled} of the unlabelled tokens"
+        chips[side].append((one.token, hint, times))
+    return Section(
+        "drift_tokens",
+        "Tokens that differ most",
+        "The clearest differences in token frequency.",
+        ("more in", "token", "labelled", "unlabelled", "deviations"),
+        tuple(rows),
+        2,
+        chips=[(f"more in {side} texts", tokens) for side, tokens in chips.items()],
+        linked=False,
     )
-    columns = ("more in", "token", "labelled", "unlabelled", "deviations")
-    lead = "The clearest differences in token frequency."
-    return Section("drift_tokens", "Tokens that differ most", lead, columns, rows, 2)
 
 
 def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section:

@@ -13,16 +13,13 @@ from ownbert.checkpoint import Description, describe, load_tokenizer, require_fl
 from ownbert.corpus.documents import find_files, fingerprint
 from ownbert.exceptions import InputError
 from ownbert.files.input_files import read_once, refuse_same
-from ownbert.finetuning.default_settings import FEW
 from ownbert.finetuning.row_checks import LabelledSplit, empty_texts
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.fitting.rows.added_rows import with_added
 from ownbert.fitting.rows.labelled_rows import (
     LOG_LOSS,
-    check_metric,
     find_task,
-    known_test_groups,
-    known_test_rows,
+    known_in_test,
     read_labelled,
     split_notices,
 )
@@ -55,8 +52,6 @@ _FEWEST_PER_MINUTE = 25_000
 _SIMILAR_SHARE = 0.05
 # Words are shorter by about this factor in scripts without spaces.
 _UNSPACED_FACTOR = 4
-# Linear models are self-trained if unlabelled texts outnumber labelled ones by this factor.
-_SELF_TRAINING_FROM = 2
 _LABEL_OPTIONS = ("label_names", "positive", "threshold", "skip_unlabelled")
 # Settings that may change when a run is resumed, and files, which are compared by content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled", "add")
@@ -101,7 +96,14 @@ class FitInput:
         # A threshold that the user wants need not be good for F1.
         named = recipe.threshold is not None and not isinstance(recipe.threshold, float)
         self.metric = recipe.metric or ("average_precision" if named else task.metrics[0])
-        check_metric(self.metric, task)
+        others = () if task.name == "regress" else ("weighted_f1", LOG_LOSS)
+        if self.metric not in (known := (*task.metrics, *others)):
+            raise InputError(
+                "metric is {metric!r}; {name} has {options}",
+                self.metric,
+                task.name,
+                ", ".join(known),
+            )
         self.split = SplitColumns(recipe.group, recipe.time_column)
         self.dev = sources.get("dev")
         options: Any = {"seed": recipe.seed, "per_label": recipe.labels_per_class}
@@ -239,20 +241,13 @@ class FitInput:
 
     def test_notices(self) -> Iterator[str]:
         """Lines for a preview; a run reports this beside the score."""
-        if known := self.learnt_from_test:
-            yield f"warning: {known_test_rows(known, len(self.test))}"
-        if known := self.known_groups_in_test:
-            yield f"warning: {known_test_groups(known, len(self.test))}"
+        known = (self.learnt_from_test, self.known_groups_in_test, len(self.test))
+        yield from (f"warning: {sentence}" for sentence in known_in_test(*known))
 
     @property
     def pretrains(self) -> bool:
         """Whether a network is pretrained, because the user gives none."""
         return self.recipe.model is None
-
-    @property
-    def has_few_rows(self) -> bool:
-        """Whether there are so few rows that fine-tuning can lose pretrained features."""
-        return len(self.rows.learnt) < FEW
 
     @property
     def can_teach(self) -> bool:
@@ -271,12 +266,6 @@ class FitInput:
         sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
         many = len(self.rows.learnt) >= MANY
         return many and not self.can_teach and not sentence_model
-
-    @property
-    def self_training_helps(self) -> bool:
-        """Whether there are many more unlabelled than labelled texts."""
-        several = len(self.unlabelled) >= _SELF_TRAINING_FROM * len(self.rows.learnt)
-        return several and self.rows.task.name == "classify"
 
 
 @contextlib.contextmanager

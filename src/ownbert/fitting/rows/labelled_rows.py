@@ -89,11 +89,6 @@ class LabelledRows:
         return len(self.rows) - len(learn) - len(held_out)
 
     @property
-    def group_counts(self) -> Counter[str | None]:
-        """The number of rows of each group; None: rows without a group."""
-        return Counter(row.group for row in self.rows)
-
-    @property
     def first_fold(self) -> tuple[list[Row], list[Row]]:
         """The training rows and the held-out rows of the first fold."""
         learn, held_out = self.folds[0]
@@ -241,8 +236,8 @@ def split_notices(
     name = split.group
     if rows.period:
         yield f"times: {rows.period}"
-    counts = rows.group_counts
-    alone = counts.pop(None, 0)
+    counts = Counter(row.group for row in rows.rows)
+    alone = counts.pop(None, 0)  # rows without a group
     task = rows.task
     if name is None and isinstance(task, SentenceTask):
         unused = task.unused_columns(train)
@@ -295,26 +290,12 @@ def _make_folds(
     return folds, f"{len(folds)} folds of the {len(rows):,} training rows"
 
 
-def check_metric(metric: str, task: Task) -> None:
-    """Raise ``InputError`` unless the metric is available for the task."""
-    known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
-    if metric not in known:
-        raise InputError(
-            "metric is {metric!r}; {name} has {options}", metric, task.name, ", ".join(known)
-        )
-
-
-def known_test_rows(known: int, rows: int) -> str:
-    """A sentence on the number of test rows that are training rows too, with a warning if there are
-    many."""
-    sentence = f"The training data contains {known:,} of the {rows:,} test rows"
-    few = known <= _FEW_KNOWN * rows
-    return sentence if few else f"{sentence}, so the test score says little about new texts"
-
-
-def known_test_groups(known: int, rows: int) -> str:
-    """A sentence on the number of test rows whose group was trained on, with a warning if there are
-    many."""
-    sentence = f"{known:,} of the {rows:,} test rows belong to groups of the training data"
-    few = known <= _FEW_KNOWN * rows
-    return sentence if few else f"{sentence}, so the test score says little about new groups"
+def known_in_test(texts: int, groups: int, rows: int) -> Iterator[str]:
+    """A sentence on the number of test rows that are training rows too, and one on those whose
+    group was trained on, with a warning if there are many."""
+    of_texts = f"The training data contains {texts:,} of the {rows:,} test rows"
+    of_groups = f"{groups:,} of the {rows:,} test rows belong to groups of the training data"
+    for count, sentence, new in ((texts, of_texts, "texts"), (groups, of_groups, "groups")):
+        if count:
+            many = f", so the test score says little about new {new}"
+            yield sentence + (many if count > _FEW_KNOWN * rows else "")
