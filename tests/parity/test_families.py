@@ -1,5 +1,6 @@
 """Every family and architecture: the same numbers as Transformers, in both directions."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from safetensors.torch import load_file
 
 import ownbert
 from ownbert.checkpoint import load, save
-from ownbert.config.encoder import EncoderConfig
 from ownbert.families import FAMILIES
+from ownbert.inspect.describe import describe
 from ownbert.nn.model import Model
 from support.parity_models import (
     ALL,
     BASES,
+    MOSTLY_SLOW,
     assert_same,
     our_outputs,
     padded,
@@ -28,6 +30,7 @@ from support.parity_models import (
     there_and_back,
     transformers,
 )
+from support.tiny import CONFIG
 
 BASE = dict(BASES)
 UNLIKE_BERT = ("modernbert", "deberta-v2", "t5", "xlnet")
@@ -249,15 +252,7 @@ def test_they_read_our_sinusoidal_positions_as_a_table(tmp_path: Path, model_typ
 
 @pytest.mark.parametrize("kind", ["rotary", "alibi"])
 def test_they_refuse_positions_of_our_own(tmp_path: Path, kind: str):
-    config = EncoderConfig(
-        vocab_size=9,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        position_embedding_type=kind,
-    )
-    save(Model(config), tmp_path)
+    save(Model(replace(CONFIG, position_embedding_type=kind)), tmp_path)
     with pytest.raises(ValueError, match="ownbert-bert"):
         transformers.AutoModel.from_pretrained(tmp_path)
 
@@ -277,9 +272,19 @@ def test_they_read_the_encoder_and_the_heads_they_know(tmp_path: Path):
 
 
 def test_uneven_groups_of_albert(tmp_path: Path):
-    there_and_back(
-        their_model(
-            "albert", "AlbertModel", num_hidden_layers=5, num_hidden_groups=3, intermediate_size=8
-        ),
-        tmp_path,
-    )
+    sizes = {"num_hidden_layers": 5, "num_hidden_groups": 3, "intermediate_size": 8}
+    there_and_back(their_model("albert", "AlbertModel", **sizes), tmp_path)
+
+
+# ``describe`` counts what Transformers counts, for every family and architecture.
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), MOSTLY_SLOW)
+def test_as_many_parameters(model_type: str, architecture: str, tmp_path: Path):
+    theirs = their_model(model_type, architecture)
+    config = {**theirs.config.to_dict(), "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    overview = describe(tmp_path, tokens=5)
+    assert overview.parameters == sum(p.numel() for p in theirs.parameters())
+    if (model_type, architecture) in BASES:
+        assert f"{overview.parameters:,}" in str(overview)

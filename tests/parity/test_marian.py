@@ -31,10 +31,7 @@ SIZES: dict[str, Any] = {
     "decoder_start_token_id": 1,
     "activation_function": "relu",
 }
-APART = {
-    "share_encoder_decoder_embeddings": False,
-    "tie_word_embeddings": False,
-}
+APART = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
 CASES = {
     "shared": {},
     "scaled": {"scale_embedding": True, "activation_function": "swish"},

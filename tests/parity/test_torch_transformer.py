@@ -118,8 +118,7 @@ def test_gradients_equal_torch():
     ours.zero_grad()
     ours.train()(to_batch(source, target)[0], []).hidden.pow(2).sum().backward()
     expected = from_torch(
-        {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None},
-        layers=LAYERS,
+        {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}, layers=LAYERS
     )
     found = dict(ours.named_parameters())
     for name, gradient in expected.items():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 from sklearn.metrics import f1_score
 
 from ownbert import InputError, evaluate, finetune, predict
-from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.rows import Row
+from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.finetune_recipe import TaskSettings
+from ownbert.tasks.rows import OutputOptions, Row
+from ownbert.tasks.task import KEY, restored_task
 from ownbert.train.state import newest_state
+from support.task_runs import assert_same_in_any_company, read_jsonl, tuned
 
 
 def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:
@@ -20,9 +24,7 @@ def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:
     return [r["label"] for r in rows], [r["text"] for r in rows]
 
 
-def tune(topics: Path, model: Path, output: Path, **options):
-    given = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True, "epochs": 1}
-    return finetune(model=model, output=output, **(given | options))
+tune = partial(tuned, "classify")
 
 
 def test_it_learns_the_classes(classifier: Path, topics: Path):
@@ -35,8 +37,7 @@ def test_the_folder_keeps_labels_log_curves_recipe_and_no_states(classifier: Pat
     config = json.loads((classifier / "config.json").read_text())
     assert config["id2label"] == {"0": "blue", "1": "green", "2": "red"}
     assert config["architectures"] == ["BertForSequenceClassification"]
-    logged = [json.loads(line) for line in (classifier / "log.jsonl").read_text().splitlines()]
-    held_out = [row for row in logged if row.get("evaluation")]
+    held_out = [row for row in read_jsonl(classifier / "log.jsonl") if row.get("evaluation")]
     assert [row["step"] for row in held_out] == [0, 4, 8, 12, 16]
     assert {"loss", "accuracy", "macro_f1"} <= held_out[0].keys()
     assert (classifier / "curves.png").exists()
@@ -46,7 +47,7 @@ def test_the_folder_keeps_labels_log_curves_recipe_and_no_states(classifier: Pat
 
 def test_predictions_are_in_order_and_sum_to_one(classifier: Path, topics: Path, tmp_path: Path):
     count = predict(classifier, topics / "test.csv", tmp_path / "out.jsonl", probabilities=True)
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    rows = read_jsonl(tmp_path / "out.jsonl")
     truth, _ = labels_and_texts(topics / "test.csv")
     assert count == len(rows) == len(truth)
     assert all(sum(r["probabilities"].values()) == pytest.approx(1, abs=1e-5) for r in rows)
@@ -56,13 +57,7 @@ def test_predictions_are_in_order_and_sum_to_one(classifier: Path, topics: Path,
 
 
 def test_a_text_gets_the_same_probabilities_in_any_company(classifier: Path, topics: Path):
-    predictor = open_folder(classifier)
-    _, texts = labels_and_texts(topics / "test.csv")
-    rows = [Row(i, (text,)) for i, text in enumerate(texts)]
-    together = np.stack(predictor(rows))
-    alone = np.concatenate([predictor([row]) for row in rows])
-    assert predictor.cut == 0
-    assert np.abs(together - alone).max() < 1e-5
+    assert_same_in_any_company(classifier, topics / "test.csv")
 
 
 def test_pretraining_helps_with_few_labels(pretrained: Path, topics: Path, tmp_path: Path):
@@ -96,8 +91,7 @@ def test_few_labels_are_the_named_number_and_the_best_weights_are_kept(
     options = {"labels_per_class": 5, "epochs": 30, "patience": 2, "quiet": False}
     tune(topics, pretrained, tmp_path / "out", **options)
     assert "15 training and 30 dev documents, 3 labels" in capfd.readouterr().out
-    text = (tmp_path / "out" / "log.jsonl").read_text()
-    held_out = [r for line in text.splitlines() if (r := json.loads(line)).get("evaluation")]
+    held_out = [row for row in read_jsonl(tmp_path / "out/log.jsonl") if row.get("evaluation")]
     assert len(held_out) < 30  # stopped early
     best = max(row["macro_f1"] for row in held_out)
     assert evaluate(tmp_path / "out", topics / "dev.csv", precision="auto").macro_f1 == (
@@ -114,8 +108,7 @@ def test_a_stopped_run_goes_on(pretrained: Path, topics: Path, tmp_path: Path):
             with pytest.raises(KeyboardInterrupt):
                 _stop_after(topics, pretrained, output, step=5)
         tune(topics, pretrained, output, epochs=3, log_every=1, resume=name == "parts")
-        text = (output / "log.jsonl").read_text()
-        logs.append([(r["step"], r["loss"]) for r in map(json.loads, text.splitlines())])
+        logs.append([(row["step"], row["loss"]) for row in read_jsonl(output / "log.jsonl")])
     assert logs[0] == logs[1]
 
 
@@ -168,3 +161,52 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="runs in one process"):
         finetune(model="m", train="t", dev="d", output=tmp_path / "run")
+
+
+# The label that is chosen is a decision of its own; probabilities do not depend on it.
+
+
+ROW = Row(1, ("a text",))
+
+
+def task_with(decision: tuple[float, ...] | None) -> ClassificationTask:
+    task = ClassificationTask(TaskSettings(name="classify"), labels=("no", "yes"))
+    task.decision = decision
+    return task
+
+
+def test_a_rare_label_is_predicted_below_one_half_and_keeps_its_probability():
+    raw = np.array([0.7, 0.3])
+    task = task_with((0.0, float(np.log(4))))  # yes from .2 on
+    decided = task.decide(raw, ROW, None)
+    assert task.plain(decided, ROW) == "yes"
+    assert task.answer(decided, ROW) == {"label": "yes", "score": 0.3}
+    row = task.output_row(decided, ROW, OutputOptions(top=2, probabilities=True))
+    assert [row["label"], row["score"], row["label_2"], row["score_2"]] == ["yes", 0.3, "no", 0.7]
+    assert row["probabilities"] == {"no": 0.7, "yes": 0.3}
+    assert task.plain(task.decide(np.array([0.81, 0.19]), ROW, None), ROW) == "no"
+    assert task.plain(task_with(None).decide(raw, ROW, None), ROW) == "no"
+    np.testing.assert_array_equal(np.stack([decided]), [raw])
+
+
+def test_the_most_frequent_label_is_predicted_where_nothing_of_a_text_is_known():
+    task = task_with((0.0, float(np.log(4))))
+    assert task.plain(task.decide(np.array([0.7, 0.3]), ROW, True), ROW) == "no"
+
+
+def test_metrics_are_those_of_the_decisions():
+    rows = [Row(i, ("t",), target) for i, target in enumerate(["no", "no", "yes", "yes"])]
+    raws = np.array([[0.9, 0.1], [0.85, 0.15], [0.7, 0.3], [0.4, 0.6]])
+    for decision, right in (((0.0, float(np.log(4))), 1.0), (None, 0.75)):
+        task = task_with(decision)
+        decided = [task.decide(raw, row, None) for raw, row in zip(raws, rows, strict=True)]
+        assert task.score(rows, decided).accuracy == right
+
+
+def test_a_folder_keeps_the_decision_and_a_damaged_one_is_refused():
+    task = task_with((0.0, 1.5))
+    saved = json.loads(json.dumps(task.values()[KEY]))
+    assert restored_task("classify", saved, task.labels).decision == (0.0, 1.5)  # pyright: ignore
+    for wrong in ([1.0], ["a", 0.0], [float("nan"), 0.0], [1e9, 0.0], 3):
+        with pytest.raises(InputError, match="decision"):
+            restored_task("classify", {**saved, "decision": wrong}, task.labels)

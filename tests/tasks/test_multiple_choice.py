@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForMultipleChoice, AutoTokenizer
 from typer.testing import CliRunner
 
-from ownbert import InputError, evaluate, finetune, predict
+from ownbert import InputError, evaluate, predict
 from ownbert.batches.batch import pack
 from ownbert.checkpoint import describe
 from ownbert.cli import app
@@ -26,6 +26,7 @@ from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
+from support.task_runs import assert_same_in_any_company, read_jsonl, tuned, write_jsonl
 
 TOPICS = ("red", "green", "blue")
 
@@ -43,16 +44,14 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train.jsonl, dev.jsonl and test.jsonl."""
     folder, rng = tmp_path_factory.mktemp("questions"), random.Random(5)
     for name, count in (("train", 160), ("dev", 30), ("test", 60)):
-        lines = [json.dumps(question(rng)) for _ in range(count)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        write_jsonl(folder / f"{name}.jsonl", [question(rng) for _ in range(count)])
     return folder
 
 
 @pytest.fixture(scope="module")
 def chooser(questions: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chooser") / "chooser"
-    files = {part: questions / f"{part}.jsonl" for part in ("train", "dev")}
-    finetune("choose", model=pretrained, **files, output=folder, epochs=3, quiet=True)
+    tuned("choose", questions, pretrained, folder, epochs=3)
     return folder
 
 
@@ -68,10 +67,7 @@ def test_it_learns_to_choose(chooser: Path, questions: Path, tmp_path: Path):
     accuracy = evaluate(chooser, questions / "test.jsonl").accuracy
     assert accuracy > 0.8  # chance is between a third and a half
     predict(chooser, questions / "test.jsonl", tmp_path / "out.jsonl", probabilities=True)
-    asked, found = (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (questions / "test.jsonl", tmp_path / "out.jsonl")
-    )
+    asked, found = map(read_jsonl, (questions / "test.jsonl", tmp_path / "out.jsonl"))
     for row, answer in zip(asked, found, strict=True):
         assert len(answer["probabilities"]) == len(row["choices"])
         assert sum(answer["probabilities"]) == pytest.approx(1, abs=1e-5)
@@ -104,11 +100,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
 
 
 def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Path):
-    predictor = open_folder(chooser)
-    rows = predictor.task.read(questions / "test.jsonl")
-    together, alone = predictor(rows), [predictor([row])[0] for row in rows]
-    for one, other in zip(together, alone, strict=True):
-        assert_close(one, other)
+    assert_same_in_any_company(chooser, questions / "test.jsonl")
 
 
 def batch_of(chooser: Path, rows: list[Row]):
@@ -152,16 +144,8 @@ def test_the_loss_is_that_of_plain_torch(chooser: Path):
 
 
 def test_poolings_and_two_passes(pretrained: Path, questions: Path, tmp_path: Path):
-    finetune(
-        "choose",
-        model=pretrained,
-        train=questions / "train.jsonl",
-        dev=questions / "dev.jsonl",
-        output=tmp_path / "out",
-        overrides=["task.pooling=mean", "task.rdrop=1"],
-        epochs=1,
-        quiet=True,
-    )
+    overrides = ("task.pooling=mean", "task.rdrop=1")
+    tuned("choose", questions, pretrained, tmp_path / "out", *overrides)
     assert open_folder(tmp_path / "out").models[0].specs["choice"].pooling == "mean"
 
 

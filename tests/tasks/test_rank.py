@@ -8,24 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModel
 from typer.testing import CliRunner
 
-from ownbert import InputError, Predictor, evaluate, finetune, predict
-from ownbert.batches.batch import pack
+from ownbert import InputError, Predictor, evaluate, predict
+from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.open_folder import open_folder
-from ownbert.tasks.embed import EmbeddingTask
+from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.embed import EmbeddingTask, ranks, retrieval_metrics
 from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.tasks.finetune_recipe import FinetuneModel, TaskSettings
+from ownbert.tasks.row_objectives import ContrastiveObjective, CosineObjective
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.tasks.text_input import TextInputBuilder, join
 from support.floats import assert_close
+from support.task_runs import assert_same_in_any_company, read_jsonl, tuned
 
 TOPICS = ("red", "green", "blue")
+SCORED = "score,sentence1,sentence2"
 
 
 def words(rng: random.Random, topic: str, number: int, side: int) -> str:
@@ -40,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pairs, triples and scored pairs of nine narrow topics."""
     folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(3)
     for name, count in (("train", 160), ("dev", 36), ("test", 54)):
-        pairs, triples, scored = ["anchor,positive"], ["anchor,positive,negative"], []
+        pairs, triples, scored = ["anchor,positive"], ["anchor,positive,negative"], [SCORED]
         for i in range(count):
             topic, number = TOPICS[i % 3], i // 3 % 3
             one, two = words(rng, topic, number, 0), words(rng, topic, number, 1)
@@ -49,18 +54,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             other = rng.choice(TOPICS)
             score = 1 + 2 * (topic == other) + rng.random()
             scored.append(f"{score:.2f},{one},{words(rng, other, number, 1)}")
-        (folder / f"{name}_pairs.csv").write_text("\n".join(pairs) + "\n")
-        (folder / f"{name}_triples.csv").write_text("\n".join(triples) + "\n")
-        (folder / f"{name}_scores.csv").write_text(
-            "\n".join(["score,sentence1,sentence2", *scored]) + "\n"
-        )
+        for kind, lines in (("pairs", pairs), ("triples", triples), ("scores", scored)):
+            (folder / f"{name}_{kind}.csv").write_text("\n".join(lines) + "\n")
     return folder
 
 
-def tune(model: Path, files: Path, kind: str, output: Path, **options):
+def tune(model: Path, files: Path, kind: str, output: Path, *overrides: str, **options) -> Path:
     data = {"train": files / f"train_{kind}.csv", "dev": files / f"dev_{kind}.csv"}
-    given = {"epochs": 4, "max_length": 24, "quiet": True, **data, **options}
-    finetune("embed", model=model, output=output, **given)
+    options = {"epochs": 4, "max_length": 24, **data, **options}
+    tuned("embed", files, model, output, *overrides, **options)
     return output
 
 
@@ -102,8 +104,7 @@ def test_it_learns_pairs(ranker: Path, untrained: Embedder, files: Path):
 
 
 def test_what_is_watched_is_in_the_log(ranker: Path):
-    logged = [json.loads(line) for line in (ranker / "log.jsonl").read_text().splitlines()]
-    held_out = [row for row in logged if row.get("evaluation")]
+    held_out = [row for row in read_jsonl(ranker / "log.jsonl") if row.get("evaluation")]
     assert len(held_out) == 4
     assert {"mrr", "recall_at_1", "recall_at_5", "recall_at_10", "loss"} <= held_out[0].keys()
 
@@ -114,10 +115,9 @@ def test_batches_are_not_cut(
     losses = []
     for tokens in (16_384, 40):
         monkeypatch.setattr("ownbert.finetuning.finetuning_run.MICRO_TOKENS", tokens)
-        folder = tune(
-            pretrained, files, "pairs", tmp_path / str(tokens), max_steps=2, log_every=1, dev=None
-        )
-        logged = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        options: dict = {"max_steps": 2, "log_every": 1, "dev": None}
+        folder = tune(pretrained, files, "pairs", tmp_path / str(tokens), **options)
+        logged = read_jsonl(folder / "log.jsonl")
         losses.append([row["contrastive_loss"] for row in logged if "contrastive_loss" in row])
     assert len(losses[0]) == 2
     assert losses[0] == losses[1]
@@ -139,7 +139,7 @@ def test_it_learns_scores(pretrained: Path, files: Path, tmp_path: Path):
     assert list(scores.values) == ["spearman", "pearson"]
     assert scores.pearson > 0.8
     predict(folder, test, tmp_path / "p.jsonl")
-    found = [json.loads(line)["score"] for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    found = [row["score"] for row in read_jsonl(tmp_path / "p.jsonl")]
     truth, one, two = columns_of(test, 0, 1, 2)
     numbers = [float(t) for t in truth]
     assert scores.pearson == pytest.approx(pearsonr(found, numbers)[0], abs=1e-5)
@@ -158,14 +158,8 @@ def test_the_same_as_sentence_transformers(
     library = pytest.importorskip("sentence_transformers")
     folder = ranker
     if pooling:
-        folder = tune(
-            pretrained,
-            files,
-            "pairs",
-            tmp_path / "out",
-            epochs=1,
-            overrides=[f"task.pooling={pooling}"],
-        )
+        output, override = tmp_path / "out", f"task.pooling={pooling}"
+        folder = tune(pretrained, files, "pairs", output, override, epochs=1)
     assert read_embedding_config(folder).pooling == (pooling or "mean")
     texts = [*columns_of(files / "test_pairs.csv", 0)[0][:9], "", "red1 " * 100]
     capfd.readouterr()
@@ -198,11 +192,7 @@ def test_the_folder_is_a_plain_encoder_with_its_pooler(ranker: Path, pretrained:
 
 
 def test_a_pair_gets_the_same_cosine_in_any_company(ranker: Path, files: Path):
-    predictor = open_folder(ranker)
-    rows = list(predictor.task.stream(files / "test_pairs.csv"))
-    together, alone = predictor(rows), [predictor([row])[0] for row in rows]
-    for one, other in zip(together, alone, strict=True):
-        assert one.cosine == pytest.approx(other.cosine, abs=1e-5)
+    assert_same_in_any_company(ranker, files / "test_pairs.csv")
 
 
 # Mistakes and odd rows.
@@ -299,3 +289,166 @@ def test_the_command_has_two_names(name: str, pretrained: Path, files: Path, tmp
     assert "160 training and no dev pairs, from" in done.stdout
     assert "name: embed" in done.stdout
     assert "temperature: 0.1" in done.stdout
+
+
+# What rows of vectors to be learnt say by their columns.
+
+
+def read(tmp_path: Path, text: str, columns: ColumnNames | None = None) -> list[Row]:
+    (tmp_path / "rows.csv").write_text(text)
+    return EmbeddingTask(columns=columns).read(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "texts", "target"),
+    [
+        ("id,query,document\n1,a,b\n", "ab", None),
+        ("anchor,positive,negative\na,b,c\n", "abc", None),
+        ("anchor,positive,negative_1,negative_2\na,b,c,d\n", "abcd", None),
+        ("anchor,positive,negative_1\na,b,c\n", "abc", None),
+        ("score,sentence1,sentence2,genre\n2.5,a,b,news\n", "ab", 2.5),
+    ],
+)
+def test_what_columns_say(tmp_path: Path, text: str, texts: str, target: float | None):
+    (row,) = read(tmp_path, text)
+    assert (row.texts, row.target) == (tuple(texts), target)
+    (row,) = read(tmp_path, "x,y,z\na,b,3\n", ColumnNames("y", "x", "z"))
+    assert (row.texts, row.target) == (("b", "a"), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text,score\na,1\n", "rows.csv has one text per row, but two are needed; name"),
+        ("text1,text2,score\na,b,1\na,b,much\n", "rows.csv, line 3: 'score' has 'much'; a score"),
+        ("text1,text2,score\na,b,nan\n", "rows.csv, line 2: 'score' has 'nan'"),
+        ("text1,text2,score\na,b,\n", "rows.csv, line 2: 'score' has ''"),
+        ("text1,text2\n", "rows.csv has no rows"),
+        ("anchor,positive,negative,score\na,b,c,1\n", "both a column of scores, 'score', and one"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, message: str):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
+def test_a_real_file(shared_data: Path):
+    task = EmbeddingTask()
+    for name, count in (("train", 5749), ("dev", 1500), ("test", 1379)):
+        rows = task.read(shared_data / "stsb" / f"{name}.tsv")
+        assert len(rows) == count
+        if name == "train":
+            task.learn(rows, "train.tsv")
+            assert task.scale == (0.0, 5.0)
+            assert task.metrics == ("spearman", "pearson")
+        task.check(rows, name, "the training data")
+    assert rows[0].texts == ("A girl is styling her hair.", "A girl is brushing her hair.")
+    assert rows[0].target == 2.5
+
+
+# Losses of vectors and ranks of texts, against plain code and sentence-transformers.
+
+
+def batch_of(*rows: list[str], score: list[float] | None = None) -> Batch:
+    """Any tokens; labels as ``EmbeddingTask`` makes them."""
+    task, numbers, examples = EmbeddingTask(), {}, []
+    task.learnt = True
+    task.scale = None if score is None else (1.0, 5.0)
+    for i, texts in enumerate(rows):
+        row = Row(i, tuple(texts), None if score is None else score[i])
+        ids = np.arange(2)
+        parts = [Example(ids, ids) for _ in texts]
+        examples.append(join(parts, **task._label(row, numbers)))
+    return pack(examples)
+
+
+def test_the_loss_of_scores_is_that_of_plain_torch():
+    batch = batch_of(["a", "b"], ["a", "c"], ["d", "e"], score=[1, 5, 2])
+    torch.manual_seed(0)
+    vectors = torch.randn(6, 7)
+    loss = CosineObjective()(vectors, batch)
+    cosines = F.cosine_similarity(vectors[0::2], vectors[1::2])
+    torch.testing.assert_close(loss.total, ((cosines - torch.tensor([0, 1, 0.25])) ** 2).sum())
+    assert loss.count == CosineObjective().count(batch) == 3
+
+
+def info_nce(rows: list[list[str]], vectors: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Row by row, with what is no wrong answer left out."""
+    size = len(rows[0])
+    v = F.normalize(vectors, dim=1).view(len(rows), size, -1)
+    total = torch.zeros(())
+    for i, row in enumerate(rows):
+        alike = [bool({*row[:2]} & {*other[:2]}) for other in rows]
+        others = [j for j in range(len(rows)) if j != i and not alike[j]]
+        forth = [v[i, 0] @ v[j, 1] for j in [i, *others]]
+        for k in range(2, size):
+            forth += [v[i, 0] @ v[j, k] for j in range(len(rows)) if rows[j][k] not in row[:2]]
+        back = [v[i, 1] @ v[j, 0] for j in [i, *others]]
+        for cosines in (forth, back):
+            total = total - (torch.stack(cosines) / temperature).log_softmax(0)[0] / 2
+    return total
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]],
+        [["a", "b"], ["c", "b"], ["a", "f"], ["b", "h"], ["x", "y"]],
+        [["a", "b", "n"], ["c", "d", "m"], ["e", "f", "b"]],
+        [["a", "b", "c"], ["c", "b", "n"], ["x", "y", "x"]],
+        [["a", "b", "m", "n"], ["c", "d", "a", "m"], ["e", "b", "x", "y"]],
+        [["a", "b"]],
+    ],
+)
+def test_the_contrastive_loss_is_that_of_plain_torch(rows: list[list[str]]):
+    torch.manual_seed(1)
+    vectors = torch.randn(sum(map(len, rows)), 7, requires_grad=True)
+    batch, objective = batch_of(*rows), ContrastiveObjective(temperature=0.2)
+    loss = objective(vectors, batch)
+    expected = info_nce(rows, vectors, 0.2)
+    torch.testing.assert_close(loss.total, expected)
+    found = torch.autograd.grad(loss.total, vectors, retain_graph=True)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(expected, vectors)[0])
+    assert loss.count == objective.count(batch) == len(rows)
+
+
+def test_the_contrastive_loss_is_that_of_sentence_transformers():
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    theirs = losses.MultipleNegativesRankingLoss(torch.nn.Identity(), scale=20.0)
+    torch.manual_seed(2)
+    one, two, three = torch.randn(3, 5, 7)
+    rows = [[f"a{i}", f"b{i}", f"c{i}"] for i in range(5)]
+    vectors = torch.stack((one, two, three), 1).flatten(0, 1)
+    ours = ContrastiveObjective(temperature=0.05)(vectors, batch_of(*rows)).total / 5
+    forth = theirs.compute_loss_from_embeddings([one, two, three], None)
+    back = theirs.compute_loss_from_embeddings([two, one], None)
+    torch.testing.assert_close(ours, (forth + back) / 2)
+
+
+def test_ranks_are_those_of_a_slow_search(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    names = [(f"q{rng.integers(12)}", f"d{rng.integers(15)}") for _ in range(40)]
+    names += [("d3", "d4"), ("x", "x")]  # a first text among the second ones
+    table = {t: rng.normal(size=5) for pair in names for t in pair}
+    table["d1"] = table["d2"]  # different texts of one vector
+    table = {text: v / np.linalg.norm(v) for text, v in table.items()}
+    vectors = np.stack([[table[a], table[b]] for a, b in names])
+    expected = []
+    for first, second in names:
+        right = {b for a, b in names if a == first} | {first}
+        others = {b for _, b in names} - right
+        mine = table[first] @ table[second]
+        expected.append(1 + sum(table[first] @ table[other] >= mine - 1e-12 for other in others))
+    np.testing.assert_array_equal(ranks(names, vectors[:, 0], vectors[:, 1]), expected)
+    monkeypatch.setattr("ownbert.tasks.embed._CHUNK", 50)
+    np.testing.assert_array_equal(ranks(names, vectors[:, 0], vectors[:, 1]), expected)
+    found = retrieval_metrics(np.asarray([1, 2, 6, 11, 1]))
+    assert found["recall_at_1"] == 0.4
+    assert found["recall_at_5"] == 0.6
+    assert found["recall_at_10"] == 0.8
+    assert found["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 6 + 1 / 11 + 1) / 5)
+
+
+def test_who_finds_all_texts_alike_finds_nothing():
+    names = [(f"q{i}", f"d{i}") for i in range(20)]
+    assert ranks(names, np.ones((20, 1)), np.ones((20, 1))).tolist() == [20] * 20

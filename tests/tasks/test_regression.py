@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from ownbert.tasks.row_objectives import RegressionObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
+from support.task_runs import assert_same_in_any_company, read_jsonl, tuned
 
 
 def reddish(rng: random.Random) -> tuple[str, float, float]:
@@ -55,10 +57,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tune(data: Path, model: Path, output: Path, **options):
-    usual = {"train": data / "train.csv", "dev": data / "dev.csv", "quiet": True, "epochs": 1}
-    usual |= {"precision": "float32"}
-    return finetune("regress", model=model, output=output, **(usual | options))
+tune = partial(tuned, "regress", precision="float32")
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +97,14 @@ def test_it_learns_in_the_users_units(rater: Path, data: Path, tmp_path: Path):
     assert scores.r2 > 0.6
     assert scores.warnings == ()
     predict(rater, data / "test.csv", tmp_path / "out.jsonl")
-    rows = [json.loads(line)["values"] for line in (tmp_path / "out.jsonl").open()]
-    said = np.asarray([[row["score"], row["cold"]] for row in rows])
+    rows = read_jsonl(tmp_path / "out.jsonl")
+    said = np.asarray([[row["values"]["score"], row["values"]["cold"]] for row in rows])
     truth = np.loadtxt(data / "test.csv", delimiter=",", skiprows=1, usecols=(1, 2))
     assert scores.mae == pytest.approx(mean_absolute_error(truth, said), rel=1e-4)
     assert scores.r2 == pytest.approx(r2_score(truth, said), abs=1e-4)
-    texts = [json.loads(line)["text"] for line in (tmp_path / "out.jsonl").open()]
-    assert Predictor(rater).score(texts, truth) == pytest.approx(scores.r2, abs=1e-4)
+    assert Predictor(rater).score([row["text"] for row in rows], truth) == pytest.approx(
+        scores.r2, abs=1e-4
+    )
     # Better than who always says the mean, in each unit.
     far = np.abs(truth - truth.mean(0)).mean(0)
     assert (np.abs(truth - said).mean(0) < 0.7 * far).all()
@@ -165,19 +165,15 @@ def test_training_goes_on_from_the_numbers_of_a_finished_folder(
 
 
 def test_a_text_gets_the_same_number_in_any_company(single: Path, data: Path, tmp_path: Path):
-    predictor = open_folder(single)
-    rows = predictor.task.read(data / "test.csv")
-    together = np.stack(predictor(rows))
-    alone = np.concatenate([predictor([row]) for row in rows])
-    assert_close(together, alone)
+    assert_same_in_any_company(single, data / "test.csv")
     predict(single, data / "test.csv", tmp_path / "out.jsonl")
-    shown = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
-    assert_close([row["value"] for row in shown], alone[:, 0])
+    predictor = open_folder(single)
+    expected = np.stack(predictor(predictor.task.read(data / "test.csv")))[:, 0]
+    assert_close([row["value"] for row in read_jsonl(tmp_path / "out.jsonl")], expected)
 
 
 def test_dev_measures_in_training_are_those_of_the_saved_folder(single: Path, data: Path):
-    logged = [json.loads(line) for line in (single / "log.jsonl").open()]
-    held_out = [row for row in logged if row.get("evaluation")]
+    held_out = [row for row in read_jsonl(single / "log.jsonl") if row.get("evaluation")]
     # Of several with the same correlation of ranks it is one.
     best = max(row["spearman"] for row in held_out)
     scores = evaluate(single, data / "dev.csv")
@@ -203,7 +199,7 @@ def test_a_folder_of_transformers_with_one_output_answers(
     config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     (folder / "config.json").write_text(json.dumps(config))
     predict(folder, data / "test.csv", tmp_path / "out.jsonl")
-    shown = [json.loads(line)["value"] for line in (tmp_path / "out.jsonl").open()]
+    shown = [row["value"] for row in read_jsonl(tmp_path / "out.jsonl")]
     predictor = open_folder(tmp_path / "ours")
     expected = np.stack(predictor(predictor.task.read(data / "test.csv")))[:, 0]
     assert_close(shown, expected)
@@ -215,12 +211,8 @@ def test_a_folder_of_transformers_with_one_output_answers(
 def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str):
     output = tmp_path / "out"
     tune(data, pretrained, output, long=long, stride=4, max_length=16, rdrop=0.5)
-    predictor = open_folder(output)
     rows = [Row(1, ("w1 " * 200 + "red1 " * 40,)), Row(2, ("red1 9",)), Row(3, ("",))]
-    together = np.stack(predictor(rows))
-    alone = np.concatenate([predictor([row]) for row in rows])
-    assert predictor.cut == 0
-    assert_close(together, alone)
+    assert_same_in_any_company(output, rows)
 
 
 def test_a_model_that_knows_the_mean_alone_is_warned_of(
@@ -344,16 +336,15 @@ def test_files_that_cannot_be_learnt_or_measured_are_refused(
             tune(data, pretrained, output, label_column=label)
     with pytest.raises(InputError, match=r"1 columns of numbers \(score\), but the model has 2"):
         evaluate(rater, data / "test.csv", label_column="score")
-    odd.write_text("text,score\n")
-    with pytest.raises(InputError, match="has no rows"):
-        tune(data, pretrained, output, train=odd)
-    odd.write_text("text,note,remark\nx,1,2\n")
-    with pytest.raises(InputError, match="cannot tell which column holds the labels"):
-        tune(data, pretrained, output, train=odd)
-    with pytest.raises(InputError, match=r"task.loss"):
-        tune(data, pretrained, output, overrides=["task.loss=mae"])
-    with pytest.raises(InputError, match="does not apply to regress"):
-        tune(data, pretrained, output, class_weights="balanced")
+    for text, options, message in (
+        ("text,score\n", {"train": odd}, "has no rows"),
+        ("text,note,remark\nx,1,2\n", {"train": odd}, "cannot tell which column holds the labels"),
+        ("", {"overrides": ["task.loss=mae"]}, r"task.loss"),
+        ("", {"class_weights": "balanced"}, "does not apply to regress"),
+    ):
+        odd.write_text(text)
+        with pytest.raises(InputError, match=message):
+            tune(data, pretrained, output, **options)
     assert not output.exists()
 
 

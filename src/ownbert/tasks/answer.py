@@ -325,6 +325,9 @@ class QuestionAnsweringTask(Task):
     def plain(self, decided: PredictedAnswer, row: Row) -> str:
         return decided.text
 
+    def is_right(self, decided: PredictedAnswer, row: Row) -> bool:
+        return compare([gold.text for gold in row.target], decided.text)[0] == 1
+
     def score(self, rows: Sequence[Row], decided: Sequence[PredictedAnswer]) -> Scores:
         golds = [[gold.text for gold in row.target] for row in rows]
         return score_answers(golds, [answer.text for answer in decided])

@@ -22,6 +22,7 @@ from ownbert.tasks.rows import (
     OutputOptions,
     Row,
     check_distribution,
+    check_probabilities,
     is_soft,
     learn_order,
     list_labels,
@@ -80,10 +81,69 @@ class LabelDecision:
         return [{"label": names[i], "score": float(self.probabilities[i])} for i in order]
 
 
-class SingleLabelTask(Task):
-    """Softmax classification with one label per row; subclasses read and encode the rows.
+class LabelTask(Task):
+    """One or several labels of a set per row; a training row may have probabilities of the labels
+    as its target (``rows.is_soft``)."""
 
-    A training row may have a distribution over the labels as its target (``rows.is_soft``).
+    counts_labels = True
+    takes_soft_targets = True
+    gives_probabilities = True
+    label_heading = "{} labels"
+    # Label weights of the loss, known once ``learn`` has seen the training rows.
+    weights: tuple[float, ...] | None = None
+
+    @property
+    def label_indices(self) -> Mapping[str, int]:
+        """The index of each label, by name."""
+        return _indices(self.labels)
+
+    def _labels_of(self, row: Row) -> Sequence[str]:
+        return row.target if self.label_sets else (row.target,)
+
+    def label_counts(self, rows: Sequence[Row]) -> np.ndarray:
+        """(C) number of rows per label; for rows with probabilities, the expected number."""
+        counts = np.zeros(len(self.labels))
+        for row in rows:
+            if is_soft(row.target):
+                counts += row.target
+            else:
+                counts[[self.label_indices[label] for label in self._labels_of(row)]] += 1
+        return counts
+
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
+        check_soft = check_probabilities if self.label_sets else check_distribution
+        for row in rows:
+            if is_soft(row.target):
+                check_soft(row.target, self.labels, row.place(source))
+                continue
+            for label in self._labels_of(row):
+                if label not in self.label_indices:
+                    raise unknown_label(label, self.labels, row.place(source), known)
+
+    def readable_target(self, row: Row) -> str:
+        if is_soft(row.target):
+            return readable_probabilities(row.target, self.labels)
+        return ", ".join(self._labels_of(row)) or "no label"
+
+    def label_distribution(self, rows: Sequence[Row]) -> str:
+        counts = zip(self.labels, self.label_counts(rows), strict=True)
+        parts = [f"{label} {percent(count / len(rows))}" for label, count in counts]
+        none = sum(not is_soft(row.target) and not row.target for row in rows) / len(rows)
+        return ", ".join([*parts, f"none {percent(none)}"] if none else parts)
+
+    def require_per_label(self, name: str, numbers: Sequence[float]) -> None:
+        """Raise ``InputError`` unless there is a number for each label."""
+        if len(numbers) != len(self.labels):
+            raise InputError(
+                "{name} has {count} numbers for {count2} labels",
+                name,
+                len(numbers),
+                len(self.labels),
+            )
+
+
+class SingleLabelTask(LabelTask):
+    """Softmax classification with one label per row; subclasses read and encode the rows.
 
     Attributes:
         decision: (C) added to log-probabilities to choose the label, for example to predict a rare
@@ -91,13 +151,7 @@ class SingleLabelTask(Task):
     """
 
     head = "classification"
-    counts_labels = True
-    takes_soft_targets = True
-    gives_probabilities = True
     output_options = frozenset({"top", "threshold", "probabilities", "unknown", "coverage"})
-    label_heading = "{} labels"
-    # Label weights of the loss, known once ``learn`` has seen the training rows.
-    weights: tuple[float, ...] | None = None
     # The label that ``f1`` and the metrics ``RANKING`` are about; None: see ``positive_label``.
     positive: str | None = None
     decision: tuple[float, ...] | None = None
@@ -146,12 +200,7 @@ class SingleLabelTask(Task):
             self.name_positive(self.positive)
         if self.decision is not None:
             _DECISION("decision", self.decision)
-            if len(self.decision) != len(self.labels):
-                raise InputError(
-                    "decision has {count} numbers for {count2} labels",
-                    len(self.decision),
-                    len(self.labels),
-                )
+            self.require_per_label("decision", self.decision)
             self.decision = tuple(map(float, self.decision))
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
@@ -165,7 +214,7 @@ class SingleLabelTask(Task):
             )
         self.labels = given or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
-        self.counts = self._counts(rows)
+        self.counts = self.label_counts(rows)
         self.weights = label_weights(self.settings.class_weights, self.labels, self.counts)
         if given := self.given_thresholds:
             self.decision = self.with_thresholds(before_tuning(given)).decision
@@ -207,28 +256,6 @@ class SingleLabelTask(Task):
         if unequal := self.counts.max() >= _UNEQUAL * self.counts.min():
             self.weights = label_weights(_BALANCED, self.labels, self.counts)
         return unequal
-
-    def _counts(self, rows: Sequence[Row]) -> np.ndarray:
-        """(C) number of rows per label; for rows with a distribution, the expected number."""
-        counts = np.zeros(len(self.labels))
-        for row in rows:
-            if is_soft(row.target):
-                counts += row.target
-            else:
-                counts[self.label_indices[row.target]] += 1
-        return counts
-
-    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
-        for row in rows:
-            if is_soft(row.target):
-                check_distribution(row.target, self.labels, row.place(source))
-            elif row.target not in self.label_indices:
-                raise unknown_label(row.target, self.labels, row.place(source), known)
-
-    @property
-    def label_indices(self) -> Mapping[str, int]:
-        """The index of each label, by name."""
-        return _indices(self.labels)
 
     def target(self, row: Row) -> Any:
         """The index of the label, or (C) a distribution."""
@@ -299,15 +326,6 @@ class SingleLabelTask(Task):
                 "those of a random order",
             )
         return replace(scores, values=values, ranking=ranking, warnings=warnings)
-
-    def readable_target(self, row: Row) -> str:
-        if is_soft(row.target):
-            return readable_probabilities(row.target, self.labels)
-        return super().readable_target(row)
-
-    def label_distribution(self, rows: Sequence[Row]) -> str:
-        counts = zip(self.labels, self._counts(rows), strict=True)
-        return ", ".join(f"{label} {percent(count / len(rows))}" for label, count in counts)
 
 
 class ClassificationTask(SingleLabelTask, SentenceTask):

@@ -1,6 +1,6 @@
 """The settings of fine-tuning, with their defaults."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,13 +11,14 @@ from ownbert.config.head_spec import POOLINGS as POOLING_NAMES
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import ENCODING_HELP, UTF8, check_encoding
 from ownbert.settings import CheckedSettings, apply_values, section, setting
+from ownbert.tasks.kinds import KINDS
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
 # Title of a panel of --help, in addition to those of all trainings.
 ANSWERS = "Predictions"
 
 # Tasks with one prediction per text or pair, which linear models and blends support too.
-TEXT_TASKS = ("classify", "multilabel", "regress")
+TEXT_TASKS = tuple(name for name, kind in KINDS.items() if kind.linear)
 POOLINGS = ("pooler", *POOLING_NAMES)
 LONG = ("auto", "cut", "windows", "segments")
 # Maximum rows of an n-gram embedding table: 4 GB.
@@ -227,16 +228,6 @@ class TaskSettings(CheckedSettings, name="task"):
         if self.long == "cut":
             del values["long"]
         return {k: v for k, v in values.items() if v != getattr(TaskSettings, k)}
-
-    def refuse_others(self, task: str, known: Set[str]) -> None:
-        """Raise ``InputError`` if a setting is set that the task does not use."""
-        if others := [name for name in self.changed() if name not in known]:
-            raise InputError(
-                "task.{others} does not apply to {task}, which has {options}",
-                others[0],
-                task,
-                ", ".join(sorted(known)),
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

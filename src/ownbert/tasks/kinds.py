@@ -28,6 +28,7 @@ class TaskKind:
         example: inputs of a request to the server.
         files: files that it writes beside the model.
         alias: second name of its command.
+        linear: whether linear models and blends support it, as ``fit`` does.
     """
 
     task: str
@@ -40,6 +41,7 @@ class TaskKind:
     example: tuple[Any, ...] = ("a text",)
     files: tuple[str, ...] = ()
     alias: str = ""
+    linear: bool = False
 
 
 # All tasks by their names, in the order of --help.
@@ -57,6 +59,7 @@ KINDS: dict[str, TaskKind] = {
             *("label_smoothing", *SENTENCE_SETTINGS),
         ),
         columns=COLUMNS["classify"],
+        linear=True,
         example=("a text", {"text": "a text", "text_pair": "its pair"}),
     ),
     "multilabel": TaskKind(
@@ -70,6 +73,7 @@ KINDS: dict[str, TaskKind] = {
         -o runs/labels""",
         settings=("separator", "label_names", "threshold", "class_weights", *SENTENCE_SETTINGS),
         columns=COLUMNS["multilabel"],
+        linear=True,
     ),
     "regress": TaskKind(
         task="ownbert.tasks.regression:RegressionTask",
@@ -82,6 +86,7 @@ KINDS: dict[str, TaskKind] = {
         -o runs/ratings""",
         settings=("loss", *SENTENCE_SETTINGS),
         columns=COLUMNS["regress"],
+        linear=True,
     ),
     "answer": TaskKind(
         task="ownbert.tasks.answer:QuestionAnsweringTask",

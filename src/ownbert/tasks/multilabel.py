@@ -1,17 +1,16 @@
 """Multi-label classification of texts or pairs of texts."""
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ownbert.exceptions import InputError, percent
+from ownbert.exceptions import InputError
 from ownbert.tables.labels import label_sets, sets_of_columns, unusual_labels
 from ownbert.tables.tables import Source
-from ownbert.tasks.classification import label_weights, sort_labels
+from ownbert.tasks.classification import LabelTask, label_weights, sort_labels
 from ownbert.tasks.metrics import (
     Scores,
     average_precision,
@@ -25,12 +24,9 @@ from ownbert.tasks.rows import (
     PLAIN_OUTPUT,
     OutputOptions,
     Row,
-    check_probabilities,
     is_soft,
     learn_order,
     list_labels,
-    readable_probabilities,
-    unknown_label,
 )
 from ownbert.tasks.sentence_task import LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT, named_probabilities
@@ -65,10 +61,8 @@ class LabelSetDecision:
         ]
 
 
-class MultiLabelTask(SentenceTask):
+class MultiLabelTask(LabelTask, SentenceTask):
     """One sigmoid per label; labels whose probability reaches their threshold are predicted.
-
-    A training row may have a probability of each label as its target (``rows.is_soft``).
 
     Attributes:
         threshold: minimum probability of predicted labels, the same for all or (C).
@@ -80,17 +74,11 @@ class MultiLabelTask(SentenceTask):
         LOGITS,
         "print(dict(zip(model.config.id2label.values(), logits[0].sigmoid().tolist())))",
     )
-    label_heading = "{} labels"
-    counts_labels = True
-    takes_soft_targets = True
-    gives_probabilities = True
     output_options = frozenset({"top", "threshold", "probabilities", "coverage"})
     label_sets = True
     problem_type = "multi_label_classification"
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
-    # Label weights of the loss, known once ``learn`` has seen the training rows.
-    weights: tuple[float, ...] | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -120,12 +108,7 @@ class MultiLabelTask(SentenceTask):
         super().restore(saved)
         threshold = saved.get("threshold", 0.5)
         if isinstance(threshold, list):
-            if len(threshold) != len(self.labels):
-                raise InputError(
-                    "threshold has {count} numbers for {count2} labels",
-                    len(threshold),
-                    len(self.labels),
-                )
+            self.require_per_label("threshold", threshold)
             self.threshold = tuple(map(float, threshold))
 
     def read(self, path: Source) -> list[Row]:
@@ -176,21 +159,6 @@ class MultiLabelTask(SentenceTask):
             self.weights = tuple((negatives / np.maximum(positives, 1)).tolist())
         else:
             self.weights = label_weights(weights, self.labels, positives)
-
-    def label_counts(self, rows: Sequence[Row]) -> np.ndarray:
-        """(C) number of rows per label; for rows with probabilities, the expected number."""
-        counts = Counter(label for row in rows if not is_soft(row.target) for label in row.target)
-        soft = [row.target for row in rows if is_soft(row.target)]
-        positives = np.asarray([counts[label] for label in self.labels])
-        return positives + np.sum(soft, 0) if soft else positives
-
-    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
-        labels = set(self.labels)
-        for row in rows:
-            if is_soft(row.target):
-                check_probabilities(row.target, self.labels, row.place(source))
-            elif unknown := [label for label in row.target if label not in labels]:
-                raise unknown_label(unknown[0], self.labels, row.place(source), known)
 
     def explained_count(self, tokens: int) -> int:
         return len(self.labels)
@@ -259,21 +227,13 @@ class MultiLabelTask(SentenceTask):
     def plain(self, decided: LabelSetDecision, row: Row) -> list[str]:
         return [self.labels[i] for i in np.flatnonzero(decided.predicted)]
 
+    def is_right(self, decided: LabelSetDecision, row: Row) -> bool:
+        return bool(((self.target(row) > 0.5) == decided.predicted).all())
+
     def score(self, rows: Sequence[Row], decided: Sequence[LabelSetDecision]) -> Scores:
         truth = np.stack([self.target(row) for row in rows])
         predicted = np.stack([each.predicted for each in decided])
         return score_multilabel(truth, np.stack(decided), predicted, self.labels)  # pyright: ignore
-
-    def readable_target(self, row: Row) -> str:
-        if is_soft(row.target):
-            return readable_probabilities(row.target, self.labels)
-        return ", ".join(row.target) or "no label"
-
-    def label_distribution(self, rows: Sequence[Row]) -> str:
-        counts = zip(self.labels, self.label_counts(rows), strict=True)
-        parts = [f"{label} {percent(count / len(rows))}" for label, count in counts]
-        none = sum(not is_soft(row.target) and not row.target for row in rows) / len(rows)
-        return ", ".join([*parts, f"none {percent(none)}"] if none else parts)
 
 
 def score_multilabel(

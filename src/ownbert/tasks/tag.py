@@ -149,7 +149,10 @@ class TaggingTask(Task):
         indices = {label: i for i, label in enumerate(self.labels)}
         continuation = None
         if training and self.settings.tag_all:
-            continuation = [indices.get(continuation_tag(tag), i) for tag, i in indices.items()]
+            # Of a word whose tag begins an entity, the other tokens continue it.
+            begins = {tag for tag in indices if _parsed(tag)[0] == "B"}
+            other = ((f"I{tag[1:]}" if tag in begins else tag, i) for tag, i in indices.items())
+            continuation = [indices.get(tag, i) for tag, i in other]
         examples: list[Example] = []
 
         def table(row: Row, window: WordWindow, sizes: Sequence[int]) -> np.ndarray | None:
@@ -251,6 +254,9 @@ class TaggingTask(Task):
     def plain(self, decided: TaggedSentence, row: Row) -> list[str]:
         return list(decided.tags)
 
+    def is_right(self, decided: TaggedSentence, row: Row) -> bool:
+        return decided.tags == tuple(row.target)
+
     def score(self, rows: Sequence[Row], decided: Sequence[TaggedSentence]) -> Scores:
         truth, predicted = [row.target for row in rows], [one.tags for one in decided]
         if are_entity_tags(self.labels):
@@ -333,11 +339,6 @@ def orphans(tags: Sequence[str]) -> list[int]:
         for place, (before, current) in enumerate(pairwise(parsed))
         if current[0] in "IE" and (before[0] not in "BI" or before[1] != current[1])
     ]
-
-
-def continuation_tag(tag: str) -> str:
-    """The tag that continues an entity begun by ``tag``; other tags are returned unchanged."""
-    return f"I{tag[1:]}" if _parsed(tag)[0] == "B" else tag
 
 
 def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:

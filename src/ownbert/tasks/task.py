@@ -140,7 +140,14 @@ class Task:
         self.labels = tuple(labels)
         # Maximum tokens of a sequence, as in training.
         self.max_length: int | None = None
-        self.settings.refuse_others(self.name, self.uses())
+        uses = self.uses()
+        if others := [name for name in self.settings.changed() if name not in uses]:
+            raise InputError(
+                "task.{others} does not apply to {task}, which has {options}",
+                others[0],
+                self.name,
+                ", ".join(sorted(uses)),
+            )
 
     @classmethod
     def uses(cls) -> frozenset[str]:
@@ -383,6 +390,10 @@ class Task:
     def plain(self, decided: Any, row: Row) -> Any:
         """The bare prediction: a label, labels, a number, tags, a text."""
         raise NotImplementedError
+
+    def is_right(self, decided: Any, row: Row) -> bool:
+        """Whether a prediction is completely right: all labels, all tags, the answer."""
+        return self.plain(decided, row) == row.target
 
     def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
         """The metrics of the predictions."""
