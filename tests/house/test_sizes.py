@@ -11,7 +11,10 @@ LONG_FILES = {
     "inference/embedder.py": "one class, with the API of sentence-transformers",
     "tables/columns.py": "tables of usual names",
 }
-LONG_FUNCTIONS = {"train/loop.py _train_phases": "a training can be read from top to bottom"}
+LONG_FUNCTIONS = {
+    "train/loop.py _train_phases": "a training can be read from top to bottom",
+    "inspect/model_comparison.py compare": "checks, predictions, scores and their difference",
+}
 
 
 def name(path: Path) -> str:

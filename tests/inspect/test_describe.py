@@ -17,7 +17,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled, Mobile
 from ownbert.exceptions import InputError
 from ownbert.inspect.describe import Overview, describe
-from ownbert.inspect.parameters import ranges
+from ownbert.inspect.internals.observing import ranges
 from ownbert.nn.model import Model
 from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer

@@ -16,9 +16,9 @@ from ownbert import InputError
 from ownbert.batches.batch import from_padded
 from ownbert.config.encoder import EncoderConfig
 from ownbert.inspect.pruning import (
+    LabelledModel,
     Pruning,
     gradient_importance,
-    labelled_model,
     masking_importance,
     remaining_heads,
 )
@@ -51,7 +51,7 @@ def test_heads_of_every_task_are_measured(tmp_path: Path, case: str):
     head, changes, rows = CASES[case]
     made(tmp_path / "model", head)
     change_config(tmp_path / "model", **changes)
-    labelled = labelled_model(tmp_path / "model", rows)
+    labelled = LabelledModel(tmp_path / "model", rows)
     for measure in (gradient_importance, masking_importance):
         found = measure(labelled)
         assert found.shape == (2, 2)
@@ -65,7 +65,7 @@ def test_a_head_that_does_nothing_is_the_first_to_go(tmp_path: Path):
     with torch.no_grad():
         output.weight[:, :4] = 0  # pyright: ignore  # of head 0
     ownbert.save(model, tmp_path / "idle", tokenizer=ownbert.load_tokenizer(tmp_path / "model"))
-    labelled = labelled_model(tmp_path / "idle", ROWS)
+    labelled = LabelledModel(tmp_path / "idle", ROWS)
     for measure in (gradient_importance, masking_importance):
         found = measure(labelled)
         assert found[1, 0] == pytest.approx(0, abs=1e-6)

@@ -18,7 +18,7 @@ import ownbert
 from ownbert import Embedder, Predictor, finetune
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.inspect.internals.attention_weights import attention_maps
+from ownbert.inspect.internals.observation import attention_maps
 from ownbert.translation.decode import Translator
 from ownbert.unlabelled.label import uncertainty
 from support.sequences import copying

@@ -107,11 +107,9 @@ class ExplainCommand(o.TaskRows):
         from itertools import islice
 
         from ownbert.figures import figure_class
-        from ownbert.inspect.explain.explain import Explainer
-        from ownbert.inspect.explain.explanation import skipped_warning
+        from ownbert.inspect.explain.explain import Explainer, skipped_warning
         from ownbert.inspect.explain.explanation_pages import draw_explanations, write_page
-        from ownbert.inspect.internals.attention_weights import HeadChoice
-        from ownbert.inspect.internals.observation import BUDGET
+        from ownbert.inspect.internals.observation import BUDGET, HeadChoice
         from ownbert.tables.memory import Lines
 
         html, png, title = self.html, self.png, self.folder.name

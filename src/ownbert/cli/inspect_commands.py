@@ -214,13 +214,13 @@ class HeadsCommand(o.Command):
 
     def _measure(self, measure: Any, given: Any) -> None:
         from ownbert.inspect.pruning import (
+            LabelledModel,
             draw_importance,
             heads_table,
-            labelled_model,
             remaining_heads,
         )
 
-        labelled = labelled_model(self.folder, self.file, **given)
+        labelled = LabelledModel(self.folder, self.file, **given)
         importance, remaining = measure(labelled), remaining_heads(labelled.model)
         if self.png is not None:
             title = f"importance of heads, by {self.by}"

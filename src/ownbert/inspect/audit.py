@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,10 @@ class Membership:
     """Membership inference: how well the loss separates training texts from held-out texts.
 
     Args:
-        score: name of the compared score.
         auc: probability that a training text has the lower loss; 0.5 means no separation.
-        low: lower end of the 95% interval of the AUROC.
-        high: upper end of the interval.
+        low, high: 95% interval of the AUROC.
         found: true positive rate at a false positive rate of 1%.
-        train: number of training texts.
-        held_out: number of held-out texts.
+        train, held_out: numbers of texts.
     """
 
     score: str
@@ -94,21 +92,25 @@ class Canary:
 
 @dataclass(frozen=True)
 class RareTokens:
-    """Tokens that occur at most five times in the training texts.
-
-    Args:
-        given_back: share of these that the model predicts where they are masked.
-        of_held_out: the same share for such tokens in held-out texts.
-        count: number of occurrences in training texts.
-        held_out: number of occurrences in held-out texts.
-        examples: tokens that are predicted.
-    """
+    """Tokens that occur at most five times in the training texts: the share that the model predicts
+    where they are masked, in training texts and in held-out texts, their numbers, and examples."""
 
     given_back: float
     of_held_out: float
     count: int
     held_out: int
     examples: tuple[str, ...]
+
+
+_ADVICE = {
+    "membership": "Training texts can be distinguished from others: train fewer epochs or steps, "
+    "drop duplicates (prepare --duplicates drop), and share neither weights nor losses.",
+    "canaries": "The planted sequences are memorised, so text that occurs several times is too. "
+    "Drop duplicates, and remove names and numbers before training.",
+    "rare": "Rare tokens are reproduced: a larger --min-count leaves them out of the vocabulary.",
+    "copies": "Files in the folder contain parts of training texts: delete them before sharing "
+    "the folder (ownbert push does not upload reports).",
+}
 
 
 @dataclass(frozen=True)
@@ -129,28 +131,14 @@ class Audit:
 
     def advice(self) -> list[str]:
         """Recommendations, as sentences."""
-        sentences = []
-        if self.membership.low > 0.55:
-            sentences.append(
-                "Training texts can be distinguished from others: train fewer epochs or steps, "
-                "drop duplicates (prepare --duplicates drop), and share neither weights nor "
-                "losses."
-            )
-        if any(canary.exposure >= 5 for canary in self.canaries):
-            sentences.append(
-                "The planted sequences are memorised, so text that occurs several times is too. "
-                "Drop duplicates, and remove names and numbers before training."
-            )
-        if self.rare is not None and self.rare.given_back > 2 * self.rare.of_held_out + 0.05:
-            sentences.append(
-                "Rare tokens are reproduced: a larger --min-count leaves them out of the "
-                "vocabulary."
-            )
-        if self.copies:
-            sentences.append(
-                "Files in the folder contain parts of training texts: delete them before sharing "
-                "the folder (ownbert push does not upload reports)."
-            )
+        rare = self.rare
+        found = {
+            "membership": self.membership.low > 0.55,
+            "canaries": any(canary.exposure >= 5 for canary in self.canaries),
+            "rare": rare is not None and rare.given_back > 2 * rare.of_held_out + 0.05,
+            "copies": bool(self.copies),
+        }
+        sentences = [_ADVICE[name] for name, holds in found.items() if holds]
         return sentences or ["Nothing stands out. This is not a proof: see docs/audit.md."]
 
 
@@ -308,28 +296,27 @@ def _canaries(folder: Path, scorer: Scorer) -> tuple[Canary, ...]:
 def _rare(
     train: Sequence[ScoredText], held_out: Sequence[ScoredText], counts: Counter[str]
 ) -> RareTokens:
-    sides = []
-    for side in (train, held_out):
-        recalled = [
-            (token, value)
-            for one in side
-            for token, value in zip(one.tokens, one.surprisals, strict=True)
-            if 0 < counts[token] <= _RARE
-        ]
-        sides.append(recalled)
-    back = [[t for t, value in side if value <= -math.log(_RECALLED)] for side in sides]
-    shares = [len(b) / max(1, len(side)) for b, side in zip(back, sides, strict=True)]
-    examples = tuple(dict.fromkeys(back[0]))[:_SHOWN]
-    return RareTokens(shares[0], shares[1], len(sides[0]), len(sides[1]), examples)
+    def recalled(texts: Sequence[ScoredText]) -> tuple[list[str], int]:
+        """Rare tokens that are predicted, and the number of all rare ones."""
+        pairs = (zip(text.tokens, text.surprisals, strict=True) for text in texts)
+        rare = [(t, value) for t, value in chain(*pairs) if 0 < counts[t] <= _RARE]
+        return [t for t, value in rare if value <= -math.log(_RECALLED)], len(rare)
+
+    (back, count), (others, held_out_count) = recalled(train), recalled(held_out)
+    shares = len(back) / max(1, count), len(others) / max(1, held_out_count)
+    return RareTokens(*shares, count, held_out_count, tuple(dict.fromkeys(back))[:_SHOWN])
 
 
 def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
-    """Count the texts that each file of a folder quotes, by eight consecutive words.
-
-    Returns:
-        The number of texts, keyed by file name, for files with any.
-    """
-    pages = {path.name: set(_runs(_shown(path))) for path in _files(folder)}
+    """Count the texts that each file of a folder quotes, by eight consecutive words; files with
+    any."""
+    files = (
+        path
+        for path in sorted(folder.iterdir())
+        if path.suffix in _ENDINGS and path.name not in _OTHER_TEXTS and path.is_file()
+    )
+    small = (path for path in files if path.stat().st_size <= _MOST_BYTES)
+    pages = {path.name: set(_runs(_shown(path))) for path in small}
     counts = dict.fromkeys(pages, 0)
     if pages:
         for text in texts:
@@ -337,13 +324,6 @@ def copies(folder: Path, texts: Iterable[str]) -> dict[str, int]:
             for name, runs in pages.items():
                 counts[name] += not text_runs.isdisjoint(runs)
     return {name: count for name, count in counts.items() if count}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
-        shown = path.suffix in _ENDINGS and path.name not in _OTHER_TEXTS and path.is_file()
-        if shown and path.stat().st_size <= _MOST_BYTES:
-            yield path
 
 
 def _shown(path: Path) -> str:
@@ -385,11 +365,8 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
 
 
 def add_to_card(folder: Path, audit: Audit) -> str | None:
-    """Add the section to the README.md of a folder, or replace the existing one.
-
-    Returns:
-        A warning or None.
-    """
+    """Add the section to the README.md of a folder, or replace the existing one; return a warning
+    or None."""
     path = folder / CARD
     if not path.exists() or not is_ours(path):
         return f"{folder} has no model card written by ownbert; no section was added"

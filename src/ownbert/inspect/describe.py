@@ -27,14 +27,12 @@ from ownbert.exceptions import InputError, fields_repr
 from ownbert.families import all_families
 from ownbert.families.mapping.weight_map import Fuse, Heads
 from ownbert.hub import model_folder
-from ownbert.inspect.internals.observing import core_model, text_ids
+from ownbert.inspect.internals.observing import core_model, ranges, text_ids
 from ownbert.inspect.parameters import (
     HeadColumns,
-    ModuleParameters,
     ParameterGroup,
     head_columns,
     parameter_groups,
-    ranges,
 )
 from ownbert.inspect.shapes import ForwardShapes, forward_shapes
 from ownbert.inspect.terminal_tables import facts_table, open_table, plain_text
@@ -63,10 +61,8 @@ class Overview:
         head_columns: attention heads of block 0.
         outputs: heads on top of the encoder.
         shared: one line per shared tensor or block.
-        norms: number of normalisation layers by class.
-        dropouts: number of dropout layers by rate above 0.
-        decoder: structure of the decoder, if any.
-        folder, architecture: of a model on disk.
+        norms, dropouts: number of normalisation layers by class, and of dropout layers by rate
+            above 0.
         weights: file names and bytes of a model on disk.
         walk: shapes of a forward pass, if requested.
     """
@@ -164,12 +160,14 @@ def describe(
         raise InputError(
             "{folder} contains no tokenizer for the text; give a number of tokens instead", folder
         )
+    # The weight file that would be loaded.
+    files = [folder / name for name in (*FORMS, QUANTIZED) if (folder / name).is_file()][:1]
     return _overview(
         structure,
         walk=_shapes(structure, text, tokens, tokenizer),
         folder=str(folder),
         architecture=description.architecture,
-        weights=_weights(folder),
+        weights={path.name: path.stat().st_size for path in files},
         tokenizer=kind,
     )
 
@@ -248,13 +246,6 @@ def _shapes(
     return forward_shapes(model, ids, tokenizer.tokens(ids))
 
 
-def _weights(folder: Path) -> dict[str, int]:
-    """The weight file that would be loaded, with its size; empty if there is none."""
-    forms = (*FORMS, QUANTIZED)
-    path = next((folder / name for name in forms if (folder / name).is_file()), None)
-    return {} if path is None else {path.name: path.stat().st_size}
-
-
 def show(overview: Overview, console: Console) -> None:
     """Print structure, parameters, columns of the heads and, if requested, shapes."""
     name = overview.architecture or "Model"
@@ -284,7 +275,9 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
         yield "pruned heads", "; ".join(gone)
     if config.local_attention is not None:
-        yield "local attention", _local_attention(config)
+        layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
+        sees = f"a token sees {config.local_attention // 2:,} on each side of it"
+        yield "local attention", f"{sees}; the whole text in layers {ranges(layers)}"
     gate = ", times a gate" if config.gated_feed_forward else ""
     wide = f"{config.attention_size:,} to {config.intermediate_size:,} and back"
     yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
@@ -323,13 +316,6 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         yield "weights", files or "none in the folder: this is according to config.json"
 
 
-def _local_attention(config: EncoderConfig) -> str:
-    """Which layers attend to the whole text, and the windows of the others."""
-    layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
-    far = (config.local_attention or 0) // 2
-    return f"a token sees {far:,} on each side of it; the whole text in layers {ranges(layers)}"
-
-
 def _distances(disentangled: Disentangled) -> str:
     """Terms that relative positions add to the attention scores."""
     terms = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
@@ -353,17 +339,13 @@ def _parameters(overview: Overview) -> Table:
         table.add_row(translated(group.name), "", each, *_figures(group.count, total), style="bold")
         if len(group.parts) > 1:
             for part in group.parts:
-                table.add_row(*_row(part, group, total, blocks=blocks))
+                shape = " x ".join(map(str, part.shape))
+                shape = translated("= word table") if part.tied else shape
+                each = f"{part.count:,}" if blocks else ""
+                numbers = _figures(part.count * group.times, total)
+                table.add_row(f"  {translated(part.name)}", shape, each, *numbers)
     table.add_row(translated("total"), "", "", *_figures(total, total), style="bold")
     return table
-
-
-def _row(
-    part: ModuleParameters, group: ParameterGroup, total: int, *, blocks: bool
-) -> tuple[str, ...]:
-    shape = translated("= word table") if part.tied else " x ".join(str(n) for n in part.shape)
-    each = f"{part.count:,}" if blocks else ""
-    return (f"  {translated(part.name)}", shape, each, *_figures(part.count * group.times, total))
 
 
 def _figures(count: int, total: int) -> tuple[str, str, str]:

@@ -34,14 +34,8 @@ _PLACES = (25, 50, 75)
 
 @dataclass(frozen=True)
 class RowDistance:
-    """How far a property of new rows is from that of the earlier ones.
-
-    Args:
-        name: the property.
-        before, now: values in words.
-        distance: from 0 (equal) to 1.
-        by_chance: the distance that 95% of equally drawn rows stay below.
-    """
+    """How far a property of new rows is from that of the earlier ones: values in words, a distance
+    from 0 (equal) to 1, and the distance that 95% of equally drawn rows stay below."""
 
     name: str
     before: str
@@ -56,12 +50,7 @@ class RowDistance:
 
 @dataclass(frozen=True)
 class WordChange:
-    """A word whose share of texts has changed.
-
-    Args:
-        word: the word.
-        before, now: share of texts that contain it.
-    """
+    """A word whose share of texts has changed."""
 
     word: str
     before: float
@@ -70,16 +59,9 @@ class WordChange:
 
 @dataclass(frozen=True)
 class RowDrift:
-    """Differences between new rows and earlier ones.
-
-    Args:
-        reference: description of the earlier rows.
-        earlier_rows: number of earlier rows M.
-        rows: number of new rows N.
-        distances: the properties compared.
-        words: words that became more or less frequent by more than chance.
-        labels: shares of the labels: (earlier, predicted for the new rows).
-    """
+    """Differences between new rows and earlier ones (``reference``), of N and M rows: the
+    properties compared, words that became more or less frequent by more than chance, and shares of
+    the labels (earlier, predicted for the new rows)."""
 
     reference: str
     earlier_rows: int
@@ -192,14 +174,9 @@ def _distances(before: RowSummary, now: RowSummary) -> list[RowDistance]:
     rng = np.random.default_rng(0)
     spread = max(before.rare_deviation, now.rare_deviation)
     error = 1.96 * spread * np.sqrt(1 / before.rows + 1 / now.rows)
+    rare, difference = (percent(before.rare), percent(now.rare)), abs(now.rare - before.rare)
     found = [
-        RowDistance(
-            "unknown or rare words",
-            percent(before.rare),
-            percent(now.rare),
-            abs(now.rare - before.rare),
-            float(error),
-        ),
+        RowDistance("unknown or rare words", *rare, difference, float(error)),
         _word_distance(before, now, rng),
         _quantile_distance("words per text", before.lengths, now.lengths, before, now),
     ]
@@ -239,14 +216,9 @@ def _label_distance(before: RowSummary, now: RowSummary, rng: np.random.Generato
     sizes = [int(min(s.rows, n)) for s, n in zip((before, now), counts.sum(1), strict=True)]
     drawn = [rng.multinomial(size, pooled, _DRAWS) / size for size in sizes]
     chance = np.quantile(np.abs(drawn[0] - drawn[1]).sum(1) / 2, _CHANCE)
-    shown = [_most_frequent(names, each) for each in shares]
+    shown = [f"{names[int(own.argmax())]} {percent(float(own.max()))}" for own in shares]
     distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
     return RowDistance("predicted labels", shown[0], shown[1], distance, float(chance))
-
-
-def _most_frequent(names: Sequence[str], shares: np.ndarray) -> str:
-    best = int(shares.argmax())
-    return f"{names[best]} {percent(float(shares[best]))}"
 
 
 def _word_distance(before: RowSummary, now: RowSummary, rng: np.random.Generator) -> RowDistance:
@@ -261,19 +233,12 @@ def _word_distance(before: RowSummary, now: RowSummary, rng: np.random.Generator
         return float(np.abs(each[0] - each[1]).sum() / max(1e-12, each.sum()))
 
     drawn = [distance(rng.binomial(sizes, pooled) / sizes) for _ in range(_DRAWS)]
-    return RowDistance(
-        "frequency of words",
-        translated(counted(len(before.words), "word")),
-        "",
-        distance(counts / sizes),
-        float(np.quantile(drawn, _CHANCE)),
-    )
+    words, chance = translated(counted(len(before.words), "word")), np.quantile(drawn, _CHANCE)
+    return RowDistance("frequency of words", words, "", distance(counts / sizes), float(chance))
 
 
 def _text_counts(before: RowSummary, now: RowSummary, words: Sequence[str]) -> np.ndarray:
-    return np.asarray(
-        [[s.words.get(word, 0) for word in words] for s in (before, now)], dtype=float
-    )
+    return np.asarray([[s.words.get(w, 0) for w in words] for s in (before, now)], dtype=float)
 
 
 def _changed_words(before: RowSummary, now: RowSummary) -> tuple[WordChange, ...]:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,6 @@ class Mistake:
 
     Args:
         line: line in the file, or number of the row.
-        texts: texts of the row.
-        label: true label.
-        predicted: predicted label.
         probability: probability of the prediction; for regression its distance from the truth.
         words: words that support the prediction most, if explained.
         neighbour: label and text of the most similar training row, if there are training rows.
@@ -66,13 +62,8 @@ class Mistake:
 
 @dataclass(frozen=True)
 class FailingGroup:
-    """A group of rows with a higher error rate than average.
-
-    Args:
-        name: common property of the rows.
-        rows: number of rows.
-        errors: error rate; for regression the mean distance.
-    """
+    """Rows with a common property and a higher error rate (for regression: mean distance) than
+    average."""
 
     name: str
     rows: int
@@ -84,8 +75,6 @@ class ErrorAnalysis:
     """The results of an error analysis.
 
     Args:
-        task: task of the model.
-        rows: number of rows N.
         errors: error rate; for regression the mean distance from the truth.
         confusions: (label, prediction, count), most frequent first.
         mistakes: most confident first; for regression largest distance first.
@@ -105,18 +94,15 @@ class ErrorAnalysis:
         """The results as JSON values; for regression, distances have other names."""
         values = asdict(self)
         if self.task == "regress":
-            values = _renamed(values, "errors", "mean_absolute_error")
-            values["groups"] = [
-                _renamed(each, "errors", "mean_absolute_error") for each in values["groups"]
-            ]
-            values["mistakes"] = [
-                _renamed(each, "probability", "error") for each in values["mistakes"]
-            ]
+            names = {"errors": "mean_absolute_error", "probability": "error"}
+
+            def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+                return {names.get(name, name): value for name, value in values.items()}
+
+            values = renamed(values)
+            for key in ("groups", "mistakes"):
+                values[key] = [renamed(each) for each in values[key]]
         return values
-
-
-def _renamed(values: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {new if name == old else name: value for name, value in values.items()}
 
 
 def analyse_errors(
@@ -162,7 +148,11 @@ def analyse_errors(
     if train is not None and task.reads_arrays:
         raise InputError("training rows are compared by text vectors; omit {--train}")
     rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
-    raws, decided = _answers(predictor, rows)
+
+    def answered(block: Sequence[Row]) -> list[tuple[np.ndarray, Any]]:
+        return list(zip(*predictor.answered(block), strict=True))
+
+    raws, decided = zip(*decide_all(answered, rows), strict=True)
     judgement = JUDGES[task.name](task, rows, raws, decided)
     wrong = sorted(judgement.wrong, key=lambda each: -each.confidence)[:most]
     wrong = list(judgement.wrong)[:most] if task.name == "regress" else wrong  # keeps the order
@@ -170,13 +160,12 @@ def analyse_errors(
     chosen = list(dict.fromkeys((*wrong, *doubtful)))
     vectors = None if task.reads_arrays else _vectors_of(predictor)
     mistakes: dict[WrongPrediction, Mistake] = {}
-    if chosen:
-        words = _words_of(predictor, rows, chosen)
-        near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
-        for each, likely_words, neighbour in zip(chosen, words, near, strict=True):
-            row, answer = rows[each.row], (each.label, each.predicted, each.confidence)
-            texts, words_of_row = tuple(task.shown_texts(row)), tuple(likely_words)
-            mistakes[each] = Mistake(row.line, texts, *answer, words_of_row, neighbour)
+    words = _words_of(predictor, rows, chosen)
+    near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
+    for each, supporting, neighbour in zip(chosen, words, near, strict=True):
+        row, answer = rows[each.row], (each.label, each.predicted, each.confidence)
+        texts = tuple(task.shown_texts(row))
+        mistakes[each] = Mistake(row.line, texts, *answer, tuple(supporting), neighbour)
     members = {**judgement.groups, **_common_groups(predictor, rows)}
     if vectors is not None:
         members |= _clusters(vectors, rows)
@@ -191,21 +180,11 @@ def analyse_errors(
     )
 
 
-def _answers(predictor: Opened, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
-    """The outputs of each row, and the task's decisions."""
-
-    def answered(block: Sequence[Row]) -> list[tuple[np.ndarray, Any]]:
-        return list(zip(*predictor.answered(block), strict=True))
-
-    raws, decided = zip(*decide_all(answered, rows), strict=True)
-    return raws, decided
-
-
 def _words_of(
     predictor: Opened, rows: Sequence[Row], chosen: Sequence[WrongPrediction]
 ) -> list[list[str]]:
     """The words of each row that support the prediction most."""
-    if predictor.task.reads_arrays:
+    if predictor.task.reads_arrays or not chosen:
         return [[] for _ in chosen]
     explainer = Explainer(predictor, device=predictor.compute.device)
     words = []
@@ -239,30 +218,25 @@ def _methods(explainer: Explainer, row: Row) -> tuple[str, ...]:
 
 
 def _vectors_of(predictor: Opened) -> Callable[[Sequence[Row]], np.ndarray]:
-    """A function that computes unit vectors (N, D) of rows with the folder's network, or its LSA if
-    there is none."""
-    if isinstance(predictor, OpenedBlend) and not (predictor.folder / CONFIG).is_file():
-        return partial(_lsa_vectors, predictor)
-    embedder = Embedder(predictor.folder, device=predictor.compute.device)
-    return lambda rows: embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
-
-
-def _lsa_vectors(predictor: OpenedBlend, rows: Sequence[Row]) -> np.ndarray:
-    """Unit vectors (N, D) from the LSA; without an LSA, the outputs of the linear models."""
+    """A function that computes unit vectors (N, D) of rows with the folder's network; if there is
+    none, with its LSA, or by the outputs of its linear models."""
+    if not isinstance(predictor, OpenedBlend) or (predictor.folder / CONFIG).is_file():
+        embedder = Embedder(predictor.folder, device=predictor.compute.device)
+        return lambda rows: embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
     path = predictor.folder / "members" / "lsa"
-    if path.is_dir():
-        lsa = LinearView.load(path)
-        vectors = np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
-    else:
-        vectors = predictor.scores(rows)
-    return of_length_one(vectors)
+    if not path.is_dir():
+        return lambda rows: of_length_one(predictor.scores(rows))
+    lsa = LinearView.load(path)
+    return lambda rows: of_length_one(
+        np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
+    )
 
 
 def _neighbours(
     folder: str | Path, task: Task, rows: Sequence[Row], train: Any, vectors: Any
 ) -> list[tuple[str, str] | None]:
     """Label and text of the training row with the most similar vector, for each row."""
-    if train is None:
+    if train is None or not rows:
         return [None] * len(rows)
     known = read_labelled_rows(task, train, folder)
     nearest = (vectors(rows) @ vectors(known).T).argmax(1)
@@ -355,24 +329,18 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
             f"  {translated(g.name)}: {share.format(g.errors)} ({g.rows:,})"
             for g in analysis.groups
         ]
-    sections: Mapping[str, Sequence[Mistake]] = {
-        "the largest errors" if numbers else "the most confident mistakes": analysis.mistakes,
-        "labels that may be wrong": analysis.label_errors,
-    }
-    header = (
-        "line: true value -> prediction, distance, text"
-        if numbers
-        else "line: label -> prediction, its probability, text"
-    )
+    first = "the most confident mistakes"
+    header = "line: label -> prediction, its probability, text"
+    if numbers:
+        first, header = "the largest errors", "line: true value -> prediction, distance, text"
+    sections = {first: analysis.mistakes, "labels that may be wrong": analysis.label_errors}
     for title, mistakes in sections.items():
         if not mistakes:
             continue
         lines += ["", translated(title), f"  {translated(header)}"]
         for each in mistakes:
-            text, label, predicted = (
-                start(shown)
-                for shown in (" / ".join(each.texts), named(each.label), named(each.predicted))
-            )
+            shown = (" / ".join(each.texts), named(each.label), named(each.predicted))
+            text, label, predicted = map(start, shown)
             lines.append(f"  {each.line}: {label} -> {predicted} {each.probability:.3f}  {text}")
             if each.words:
                 lines.append(f"      {translated('because of')} {' '.join(each.words)}")

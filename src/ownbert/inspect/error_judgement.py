@@ -30,9 +30,6 @@ class WrongPrediction:
     """A wrong prediction; a row may have several.
 
     Args:
-        row: index of the row.
-        label: true label or value.
-        predicted: predicted label or value.
         confidence: probability of the prediction; for regression its distance from the truth.
         target: name of the prediction in ``Explainer``; None: nothing to explain.
         wanted: argument for ``Explainer`` to get this target; by default the prediction.

@@ -38,14 +38,8 @@ _LABEL = 40  # characters shown of a label or an answer
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """A metric of two models.
-
-    Args:
-        first: value of the first model.
-        second: value of the second model.
-        low, high: 95% interval of ``second - first``, from a paired bootstrap over rows; None if
-            the metric is not defined for most samples.
-    """
+    """A metric of two models, and the 95% interval of ``second - first``, from a paired bootstrap
+    over rows; None if the metric is not defined for most samples."""
 
     first: float
     second: float
@@ -55,15 +49,8 @@ class ScoreDifference:
 
 @dataclass(frozen=True)
 class DifferingRow:
-    """A row for which the models differ.
-
-    Args:
-        line: line in the file, or number of the row.
-        text: text of the row.
-        label: true label or value.
-        first: prediction of the first model.
-        second: prediction of the second model.
-    """
+    """A row for which the models differ: its line in the file, text, true label or value, and both
+    predictions."""
 
     line: int
     text: str
@@ -77,22 +64,17 @@ class ModelComparison:
     """Two models on the same labelled rows.
 
     Args:
-        task: task of both models.
-        models: the two folders.
-        rows: number of rows N.
         clusters: number of independent clusters of rows: copies of a text, and rows with the same
             value of the group column, belong together.
         metric: main metric.
-        scores: all metrics.
         equal: share of rows with the same prediction.
         right: number of rows that both, only the first, only the second, and neither predicts
             right; None for numbers, of which only the distance is known.
         closer: for numbers, rows in which the first and the second model is closer to the truth.
         changes: (label, first prediction, second prediction, count) of rows with different
             predictions, most frequent first.
-        first_right: rows that only the first model predicts right; for numbers, those in which it
-            is closer by most.
-        second_right: the same for the second model.
+        first_right, second_right: rows that only this model predicts right; for numbers, those in
+            which it is closer by most.
     """
 
     task: str
@@ -176,8 +158,19 @@ def compare(
     data = given_rows(data, labels)
     compute = Compute(device, precision, network=network)
     opened = [open_folder(folder, compute, columns=columns) for folder in (first, second)]
-    task = opened[0].task
-    _require_comparable(first, second, [each.task.name for each in opened])
+    task, other = (each.task for each in opened)
+    if task.name != other.name:
+        tasks = f"{task.name} and {other.name}"
+        raise InputError(
+            "{first} and {second} are for different tasks: {tasks}; compare models for the same "
+            "task",
+            *(first, second, tasks),
+        )
+    if task.name not in JUDGES:
+        judges = ", ".join(JUDGES)
+        raise InputError(
+            "compare does not apply to {name}; it supports {judges}", task.name, judges
+        )
     read = [
         read_labelled_rows(each.task, data, each.folder, skip_unlabelled=skip_unlabelled)
         for each in opened
@@ -187,7 +180,11 @@ def compare(
         raise InputError(left_out)
     if [row.target for row in read[0]] != [row.target for row in read[1]]:
         raise InputError("{first} and {second} read different labels from the rows", first, second)
-    decided = _decided(opened, read, progress)
+    decided: list[list[Any]] = []
+    for each, own_rows in zip(opened, read, strict=True):
+        before = len(decided) * len(own_rows)
+        own = None if progress is None else (lambda n, b=before: progress(b + n))
+        decided.append(decide_all(each, own_rows, own))
     scored = [
         each.task.score(own, found).values
         for each, own, found in zip(opened, read, decided, strict=True)
@@ -219,30 +216,6 @@ def compare(
     if html is not None:
         comparison_page(result).write(html)
     return result
-
-
-def _require_comparable(first: Any, second: Any, tasks: Sequence[str]) -> None:
-    """Raise ``InputError`` if the models have different tasks, or one without such metrics."""
-    if tasks[0] != tasks[1]:
-        raise InputError(
-            "{first} and {second} are for different tasks: {tasks}; compare models for the same "
-            "task",
-            *(first, second, " and ".join(tasks)),
-        )
-    if tasks[0] not in JUDGES:
-        judges = ", ".join(JUDGES)
-        raise InputError("compare does not apply to {name}; it supports {judges}", tasks[0], judges)
-
-
-def _decided(
-    opened: Sequence[Opened], read: Sequence[Sequence[Row]], progress: Progress | None
-) -> list[list[Any]]:
-    decided: list[list[Any]] = []
-    for each, rows in zip(opened, read, strict=True):
-        before = len(decided) * len(rows)
-        own = None if progress is None else (lambda n, b=before: progress(b + n))
-        decided.append(decide_all(each, rows, own))
-    return decided
 
 
 def _clusters(task: Task, data: Any, rows: Sequence[Row], group: str | None) -> np.ndarray:
@@ -300,14 +273,8 @@ def _differences(
 
     def differing(places: Sequence[int]) -> tuple[DifferingRow, ...]:
         return tuple(
-            DifferingRow(
-                read[0][i].line,
-                " ".join(read[0][i].texts),
-                labels[i],
-                shown[0][i],
-                shown[1][i],
-            )
-            for i in places[:most]
+            DifferingRow(row.line, " ".join(row.texts), labels[i], shown[0][i], shown[1][i])
+            for i, row in ((i, read[0][i]) for i in places[:most])
         )
 
     changes = Counter(
@@ -372,12 +339,8 @@ def result_lead(result: ModelComparison) -> list[str]:
     rows = translated(counted(result.rows, "row"))
     lines = [first, translated(f"{rows}; {percent(result.equal)} of the predictions are equal")]
     if result.clusters < result.rows:
-        lines.append(
-            translated(
-                f"The interval treats them as {result.clusters:,} clusters of rows that belong "
-                "together"
-            )
-        )
+        treats = f"The interval treats them as {result.clusters:,} clusters of rows"
+        lines.append(translated(f"{treats} that belong together"))
     return lines
 
 

@@ -1,11 +1,12 @@
 """The parameters of a model by module, each counted once."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from torch import nn
 
+from ownbert.inspect.internals.observing import ranges
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
@@ -56,13 +57,9 @@ _BESIDE = {
 
 @dataclass(frozen=True)
 class ModuleParameters:
-    """The parameters of a module, without its submodules.
-
-    Args:
-        shape: shape of its matrix, (inputs, outputs).
-        count: number of parameters including biases.
-        tied: whether the matrix is the word embedding table, which is not counted again.
-    """
+    """The parameters of a module, without its submodules: shape of its matrix (inputs, outputs),
+    number including biases, and whether the matrix is the word embedding table, which is not
+    counted again."""
 
     name: str
     path: str
@@ -73,12 +70,8 @@ class ModuleParameters:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Embeddings, identical blocks, the pooler or a head.
-
-    Args:
-        times: number of identical blocks.
-        parts: modules of one of them.
-    """
+    """Embeddings, identical blocks (``times``, with the modules of one of them), the pooler or a
+    head."""
 
     name: str
     times: int
@@ -95,12 +88,8 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class HeadColumns:
-    """The columns and rows of an attention head in the matrices of its block.
-
-    Args:
-        columns: for queries, keys and values (matrix, first column, last column).
-        rows: first and last row of the output matrix.
-    """
+    """The columns of an attention head in the matrices of its block (for queries, keys and values:
+    matrix, first column, last column), and first and last row of the output matrix."""
 
     head: int
     columns: dict[str, tuple[str, int, int]]
@@ -163,17 +152,6 @@ def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
         }
         all_columns.append(HeadColumns(head, columns, (first, last)))
     return tuple(all_columns)
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Format 0, 1, 2, 5 as "0-2, 5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _group_blocks(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:

@@ -6,8 +6,9 @@ L layers, H heads of a layer.
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,8 @@ from ownbert.inference.opened import Networks, given_rows, read_labelled_rows
 from ownbert.inspect.internals.observing import evaluating
 from ownbert.language import translated
 from ownbert.nn.model import Model
-from ownbert.objectives.objective import Objective
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.rows import Row
-from ownbert.tasks.task import Task, task_of
-from ownbert.tasks.text_input import EncodedRows
+from ownbert.tasks.task import task_of
 from ownbert.train.metric_names import shown_name
 
 # Passes over all rows; the median time is used.
@@ -45,16 +43,8 @@ _TOKENS = 4096  # tokens per forward pass
 
 @dataclass(frozen=True)
 class PruningRound:
-    """The model after a round.
-
-    Args:
-        layers: number of remaining layers.
-        heads: number of remaining heads.
-        metric: name of the task's main metric.
-        score: value of the metric.
-        tokens_per_second: throughput on all rows, including the task's decisions; median of three
-            passes.
-    """
+    """The model after a round: numbers of remaining layers and heads, the task's main metric, and
+    the throughput on all rows, including the task's decisions; median of three passes."""
 
     layers: int
     heads: int
@@ -63,34 +53,45 @@ class PruningRound:
     tokens_per_second: float
 
 
-@dataclass(frozen=True)
 class LabelledModel:
-    """A fine-tuned model with encoded labelled rows."""
+    """A folder of a single fine-tuned network for texts or images, with encoded labelled rows.
 
-    opened: Networks
-    rows: Sequence[Row]
-    data: EncodedRows
+    Args:
+        data: labelled rows, see ``ownbert.evaluate``.
+        rows: maximum number of rows.
+        columns: columns named by the user; by default those used in training.
 
-    @property
-    def task(self) -> Task:
-        """The task of the folder."""
-        return self.opened.task
+    Raises:
+        InputError: the folder or the rows cannot be used.
+    """
 
-    @property
-    def model(self) -> Model:
-        """The folder's only model."""
-        return self.opened.models[0]
+    def __init__(
+        self,
+        folder: str | Path,
+        data: Any,
+        *,
+        rows: int | None = None,
+        columns: ColumnNames | None = None,
+        device: str = "auto",
+    ) -> None:
+        data = given_rows(data)
+        description = describe(folder)
+        assert description.folder is not None
+        compute = Compute(device, engine=TORCH, packed=False)
+        self.opened = Networks(description.folder, [description], compute, columns=columns)
+        self.task, self.model = self.opened.task, self.opened.models[0]
+        if self.task.head == "embedding":
+            raise InputError("heads are measured by the loss of a task with labels; embed has none")
+        self.rows = read_labelled_rows(self.task, data, self.opened.folder)[:rows]
+        self.data = self.opened.encoded(self.rows)
+        self.metric = self.task.metrics[0]
 
     def score(self) -> float:
         """The task's main metric."""
         decided = self.task.decide_each(self.opened.raws_of(self.data), self.rows, self.data.notes)
         return float(self.task.score(self.rows, decided).values[self.metric])
 
-    @property
-    def metric(self) -> str:
-        """The name of the task's main metric."""
-        return self.task.metrics[0]
-
+    @cached_property
     def batches(self) -> Sequence[Batch]:
         """All rows in packed batches of similar length."""
         examples = self.data.examples
@@ -100,6 +101,21 @@ class LabelledModel:
             pack([examples[i] for i in chosen]).to(self.model.device)
             for chosen in batches_by_tokens(order, sizes, _TOKENS)
         ]
+
+    def loss(self, mask: Tensor) -> Iterator[tuple[Tensor, int]]:
+        """Yield the summed loss and the number of targets of each batch, with the outputs of heads
+        multiplied by ``mask`` (L, H)."""
+        model, head, objective = self.model, self.task.head, self.task.objective(self.model)
+        for batch in self.batches:
+            context = replace(model.encoder.plain_context(batch), head_mask=mask)
+            logits = model(batch, [head], context=context).logits[head]
+            yield objective(logits, batch).total, objective.count(batch)
+
+    def save(self, folder: Path) -> None:
+        """Write the model with its tokenizer and task."""
+        values = self.task.values()
+        save(self.model, folder, tokenizer=self.opened.tokenizer, values=values)
+        self.task.write(folder, self.model)
 
 
 @dataclass(frozen=True)
@@ -208,9 +224,8 @@ class Pruning:
         return self._with_rows(self.folder)
 
     def _with_rows(self, folder: str | Path) -> LabelledModel:
-        return labelled_model(
-            folder, self.data, rows=self.rows, columns=self.columns, device=self.device
-        )
+        given: Any = {"rows": self.rows, "columns": self.columns, "device": self.device}
+        return LabelledModel(folder, self.data, **given)
 
     def _prune_in_rounds(
         self, labelled: LabelledModel, prune: Callable[[LabelledModel, int], None], rounds: int
@@ -224,36 +239,22 @@ class Pruning:
             rounds_so_far.append(_measured(labelled))
             self.on_round(rounds_so_far[-1])
         labelled.task.columns = task_of(describe(self.folder)).columns  # those used in training
-        _save(labelled, Path(self.output))
+        labelled.save(Path(self.output))
         return rounds_so_far
 
     def _tuned(self, labelled: LabelledModel) -> LabelledModel:
         """The model after fine-tuning on the training rows."""
         from ownbert.finetuning.finetune import finetune
 
-        columns: dict[str, Any] = labelled.task.columns.settings()
+        how: Any = {"epochs": self.epochs, "device": self.device, "quiet": True}
+        how |= labelled.task.columns.settings()
         with tempfile.TemporaryDirectory() as work:
             pruned, tuned = Path(work, "pruned"), Path(work, "tuned")
-            _save(labelled, pruned)
-            finetune(
-                labelled.task.name,
-                model=pruned,
-                train=self.train,
-                output=tuned,
-                epochs=self.epochs,
-                device=self.device,
-                quiet=True,
-                **columns,
-            )
+            labelled.save(pruned)
+            finetune(labelled.task.name, model=pruned, train=self.train, output=tuned, **how)
             if {*describe(tuned).labels} != {*describe(pruned).labels}:
                 raise InputError("the training rows have other labels than the model")
             return self._with_rows(tuned)
-
-
-def _save(labelled: LabelledModel, folder: Path) -> None:
-    model, tokenizer = labelled.model, labelled.opened.tokenizer
-    save(model, folder, tokenizer=tokenizer, values=labelled.task.values())
-    labelled.task.write(folder, model)
 
 
 def _prune(model: Model, importance: np.ndarray, total: int, heads: int) -> None:
@@ -276,20 +277,14 @@ def _measured(labelled: LabelledModel) -> PruningRound:
         start = time.perf_counter()
         score = labelled.score()
         seconds.append(time.perf_counter() - start)
-    speed = tokens / statistics.median(seconds)
-    model = labelled.model
-    remaining = len(model.encoder.blocks), len(remaining_heads(model))
-    return PruningRound(*remaining, labelled.metric, score, speed)
+    remaining = len(labelled.model.encoder.blocks), len(remaining_heads(labelled.model))
+    return PruningRound(*remaining, labelled.metric, score, tokens / statistics.median(seconds))
 
 
 def draw_importance(
     importance: np.ndarray, left: Sequence[tuple[int, int]], title: str, path: Path
 ) -> None:
-    """Plot importance (L, H) as a heat map, first layer at the bottom; pruned heads stay white.
-
-    Raises:
-        InputError: matplotlib is missing, or the name has no image extension.
-    """
+    """Plot importance (L, H) as a heat map, first layer at the bottom; pruned heads stay white."""
     layers, heads = importance.shape
     size = (max(4.0, _CELL * heads + 2), max(2.0, _CELL * layers + 1.2))
     figure = figure_class(path)(figsize=size, layout="constrained")
@@ -309,11 +304,7 @@ def draw_importance(
 
 
 def draw_rounds(rounds: Sequence[PruningRound], path: Path) -> None:
-    """Plot score and speed of each round by the number of remaining heads or layers.
-
-    Raises:
-        InputError: matplotlib is missing, or the name has no image extension.
-    """
+    """Plot score and speed of each round by the number of remaining heads or layers."""
     layers = len({each.layers for each in rounds}) > 1
     left = [each.layers if layers else each.heads for each in rounds]
     panels = (
@@ -329,37 +320,6 @@ def draw_rounds(rounds: Sequence[PruningRound], path: Path) -> None:
             axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def labelled_model(
-    folder: str | Path,
-    data: Any,
-    *,
-    rows: int | None = None,
-    columns: ColumnNames | None = None,
-    device: str = "auto",
-) -> LabelledModel:
-    """Load a fine-tuned folder and labelled rows for it.
-
-    Args:
-        folder: folder of a single network for texts or images.
-        data: labelled rows, see ``ownbert.evaluate``.
-        rows: maximum number of rows.
-        columns: columns named by the user; by default those used in training.
-        device: auto, cpu or cuda.
-
-    Raises:
-        InputError: the folder or the rows cannot be used.
-    """
-    data = given_rows(data)
-    description = describe(folder)
-    assert description.folder is not None
-    compute = Compute(device, engine=TORCH, packed=False)
-    opened = Networks(description.folder, [description], compute, columns=columns)
-    if opened.task.head == "embedding":
-        raise InputError("heads are measured by the loss of a task with labels; embed has none")
-    read = read_labelled_rows(opened.task, data, opened.folder)[:rows]
-    return LabelledModel(opened, read, opened.encoded(read))
-
-
 def gradient_importance(labelled: LabelledModel) -> np.ndarray:
     """The expected sensitivity of the loss to masking each head: (L, H).
 
@@ -368,34 +328,25 @@ def gradient_importance(labelled: LabelledModel) -> np.ndarray:
 
     Source: Michel, Levy and Neubig 2019, equation 2 and section 4.1.
     """
-    model = labelled.model
-    objective = labelled.task.objective(model)
-    total, count = torch.zeros(_shape(model), device=model.device), 0
-    with evaluating(model):
-        for batch in labelled.batches():
-            mask = torch.ones(_shape(model), device=model.device, requires_grad=True)
-            loss = _loss(labelled, objective, batch, mask)
-            (gradient,) = torch.autograd.grad(loss, mask)
-            total += gradient.abs()
-            count += 1
-    importance = (total / count).cpu().numpy()
-    return of_length_one(importance)
+    mask = _ones(labelled.model).requires_grad_()
+    with evaluating(labelled.model):
+        gradients = [torch.autograd.grad(loss, mask)[0].abs() for loss, _ in labelled.loss(mask)]
+    total = sum(gradients, torch.zeros(()))
+    return of_length_one((total / len(gradients)).cpu().numpy())
 
 
 def masking_importance(labelled: LabelledModel) -> np.ndarray:
     """The increase of the mean loss when each single head is masked: (L, H)."""
-    model = labelled.model
-    objective, batches = labelled.task.objective(model), labelled.batches()
-    increase = np.zeros(_shape(model))
+    ones = _ones(labelled.model)
+    increase = np.zeros(ones.shape)
 
     def mean_loss(mask: Tensor) -> float:
-        losses = [float(_loss(labelled, objective, batch, mask)) for batch in batches]
-        return sum(losses) / sum(objective.count(batch) for batch in batches)
+        losses, counts = zip(*((float(loss), n) for loss, n in labelled.loss(mask)), strict=True)
+        return sum(losses) / sum(counts)
 
-    with evaluating(model), torch.inference_mode():
-        ones = torch.ones(_shape(model), device=model.device)
+    with evaluating(labelled.model), torch.inference_mode():
         whole = mean_loss(ones)
-        for layer, head in remaining_heads(model):
+        for layer, head in remaining_heads(labelled.model):
             mask = ones.clone()
             mask[layer, head] = 0
             increase[layer, head] = mean_loss(mask) - whole
@@ -407,20 +358,14 @@ def remaining_heads(model: Model) -> list[tuple[int, int]]:
     return [(i, h) for i in range(len(model.encoder.blocks)) for h in model.config.kept_heads(i)]
 
 
-def _shape(model: Model) -> tuple[int, int]:
-    config = model.config
-    if len(model.encoder.blocks) != len(model.encoder.schedule()):
+def _ones(model: Model) -> Tensor:
+    """(L, H), a factor for the output of each head."""
+    blocks = len(model.encoder.blocks)
+    if blocks != len(model.encoder.schedule()):
         raise InputError(
             "the layers share their weights (ALBERT): a head does not belong to a single layer"
         )
-    return len(model.encoder.blocks), config.num_attention_heads
-
-
-def _loss(labelled: LabelledModel, objective: Objective, batch: Batch, mask: Tensor) -> Tensor:
-    """The summed loss of a batch, with the outputs of heads multiplied by ``mask`` (L, H)."""
-    model, head = labelled.model, labelled.task.head
-    context = replace(model.encoder.plain_context(batch), head_mask=mask)
-    return objective(model(batch, [head], context=context).logits[head], batch).total
+    return torch.ones(blocks, model.config.num_attention_heads, device=model.device)
 
 
 def heads_table(importance: np.ndarray, kept: Sequence[tuple[int, int]]) -> list[str]:

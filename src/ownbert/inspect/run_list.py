@@ -55,25 +55,12 @@ _KEYS = {
 }
 _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
 _TITLES = {"fit": "fits", "pretrain": "pretraining", "finetune": "fine-tuning"}
-_NAMES = {
-    "mlm_loss": "MLM loss",
-    "mlm_accuracy": "MLM accuracy",
-    "unigram_loss": "unigram",
-    "nsp_accuracy": "NSP accuracy",
-    "sop_accuracy": "SOP accuracy",
-    "rtd_accuracy": "RTD accuracy",
-    "bow_loss": "BOW loss",
-    "clm_loss": "CLM loss",
-    "clm_accuracy": "CLM accuracy",
-    "plm_loss": "PLM loss",
-    "plm_accuracy": "PLM accuracy",
-    "span_corruption_loss": "span loss",
-    "span_corruption_accuracy": "span accuracy",
-}
+_NAMES = {"unigram_loss": "unigram", "span_corruption_loss": "span loss"}
+_NAMES["span_corruption_accuracy"] = "span accuracy"
 Columns = dict[str, list[str]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """A run.
 
@@ -84,12 +71,10 @@ class RunSummary:
         size: name of the model size, or layers x hidden size.
         written: time of the last log row, in seconds since 1970.
         seconds: time spent in the training loop.
-        step, tokens: trained so far.
         tokens_per_second: median throughput.
         settings: settings by dotted name.
         last: metrics of the last evaluation; for a fit those of the model that predicts.
         best: best value of each metric, and its step.
-        rows: rows of the log.
         model: for a fit, the title of the model that predicts.
     """
 
@@ -100,13 +85,13 @@ class RunSummary:
     size: str
     written: float
     seconds: float
-    step: int
-    tokens: int
-    tokens_per_second: float | None
+    step: int = 0
+    tokens: int = 0
+    tokens_per_second: float | None = None
     settings: Mapping[str, Any]
     last: Mapping[str, float]
     best: Mapping[str, tuple[float, int]]
-    rows: Sequence[Mapping[str, Any]] = field(repr=False)
+    rows: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     model: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -129,11 +114,8 @@ class RunList:
 
 
 def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
-    """Find all runs in ``folder`` and its subfolders.
-
-    Args:
-        folder: folder to search at any depth.
-        sort: name, when, time, step, tokens, a metric (best first) or a setting.
+    """Find all runs in a folder, at any depth; ``sort``: name, when, time, step, tokens, a metric
+    (best first) or a setting.
 
     Raises:
         InputError: there are no runs, or none has the sort key.
@@ -155,45 +137,42 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
 
 
 def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
-    """Read the run in a folder.
-
-    Raises:
-        InputError: the log or the recipe is missing or damaged.
-    """
-    if (folder / _FIT).exists():
-        return _read_fit(folder, name or folder.name)
-    for needed in (RECIPE, LOG):
+    """Read the run in a folder; ``InputError`` if the log or the recipe is missing or damaged."""
+    is_fit = (folder / _FIT).exists()
+    for needed in () if is_fit else (RECIPE, LOG):
         if not (folder / needed).exists():
             raise InputError("{folder} has no {needed}", folder, needed)
     settings = dict(_flat(_recipe(folder / RECIPE)))
+    written = (folder / (_FIT if is_fit else LOG)).stat().st_mtime
+    values = (_of_fit if is_fit else _of_training)(folder, settings, written)
+    return RunSummary(
+        name=name or folder.name, folder=folder, written=written, settings=settings, **values
+    )
+
+
+def _of_training(folder: Path, settings: Mapping[str, Any], written: float) -> dict[str, Any]:
     rows = list(read_log(folder))
-    written = (folder / LOG).stat().st_mtime
     trained = [row for row in rows if not row.get("evaluation")]
     speeds = [row["tokens_per_second"] for row in trained if "tokens_per_second" in row]
     evaluations = [row for row in rows if row.get("evaluation")]
     kind = "pretrain" if "data.tokens" in settings else "finetune"
-    return RunSummary(
-        name=name or folder.name,
-        folder=folder,
-        kind=kind,
-        state=_state(folder, kind, settings, rows, written),
-        size=_size(folder, settings),
-        written=written,
-        seconds=float(rows[-1].get("seconds", 0.0)) if rows else 0.0,
-        step=rows[-1]["step"] if rows else 0,
-        tokens=int(trained[-1].get("tokens", 0)) if trained else 0,
-        tokens_per_second=statistics.median(speeds) if speeds else None,
-        settings=settings,
-        last=_metrics(evaluations[-1]) if evaluations else {},
-        best=_best(evaluations),
-        rows=rows,
-    )
+    return {
+        "kind": kind,
+        "state": _state(folder, kind, settings, rows, written),
+        "size": _size(folder, settings),
+        "seconds": float(rows[-1].get("seconds", 0.0)) if rows else 0.0,
+        "step": rows[-1]["step"] if rows else 0,
+        "tokens": int(trained[-1].get("tokens", 0)) if trained else 0,
+        "tokens_per_second": statistics.median(speeds) if speeds else None,
+        "last": _metrics(evaluations[-1]) if evaluations else {},
+        "best": _best(evaluations),
+        "rows": rows,
+    }
 
 
-def _read_fit(folder: Path, name: str) -> RunSummary:
-    """Read a folder of ``ownbert fit``; without a report it is unfinished."""
+def _of_fit(folder: Path, _: Mapping[str, Any], written: float) -> dict[str, Any]:
+    """A folder of ``ownbert fit``; without a report it is unfinished."""
     state, report = read_json(folder / _FIT), read_json(folder / REPORT, missing={})
-    written = (folder / _FIT).stat().st_mtime
     last: dict[str, float] = {}
     try:
         seconds = float(state["seconds"])
@@ -204,34 +183,31 @@ def _read_fit(folder: Path, name: str) -> RunSummary:
             scores = {metric: row["score"], f"test_{metric}": row["test_score"]}
             last = {k: float(v) for k, v in scores.items() if v is not None}
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
-        raise InputError(
-            "{folder} has a damaged {report}", folder, REPORT if report else _FIT
-        ) from None
-    ago = time.time() - written
-    active = f"active {max(0, round(ago))} s ago" if ago < _ACTIVE else "stopped, resumable"
-    return RunSummary(
-        name=name,
-        folder=folder,
-        kind="fit",
-        state="finished" if report else active,
-        size=_size(folder, {"model.size": "-"}),
-        written=written,
-        seconds=seconds,
-        step=0,
-        tokens=0,
-        tokens_per_second=None,
-        settings=dict(_flat(_recipe(folder / RECIPE))),
-        last=last,
-        best={metric: (value, 0) for metric, value in last.items()},
-        rows=(),
-        model=model,
-    )
+        damaged = REPORT if report else _FIT
+        raise InputError("{folder} has a damaged {report}", folder, damaged) from None
+    active = f"active {_ago(written)} s ago" if _active(written) else "stopped, resumable"
+    return {
+        "kind": "fit",
+        "state": "finished" if report else active,
+        "size": _size(folder, {"model.size": "-"}),
+        "seconds": seconds,
+        "last": last,
+        "best": {metric: (value, 0) for metric, value in last.items()},
+        "model": model,
+    }
+
+
+def _ago(written: float) -> int:
+    return max(0, round(time.time() - written))
+
+
+def _active(written: float) -> bool:
+    return time.time() - written < _ACTIVE
 
 
 def differing(runs: Sequence[RunSummary]) -> list[str]:
-    """Dotted names of the settings in which ``runs`` differ.
-
-    A setting that older runs lack counts only if it differs among the others."""
+    """Dotted names of the settings in which runs differ; one that older runs lack counts only if it
+    differs among the others."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     different = []
     for name in names:
@@ -242,12 +218,8 @@ def differing(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def main_metric(runs: Sequence[RunSummary]) -> str | None:
-    """The metric for comparing runs in a plot.
-
-    Returns:
-        The token loss, the main metric of a task other than accuracy, or the loss; otherwise any
-        metric, or None.
-    """
+    """The metric for comparing runs in a plot: the token loss, the main metric of a task other than
+    accuracy, or the loss; otherwise any metric, or None."""
     for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
         if any(name in run.last for run in runs):
             return name
@@ -311,9 +283,8 @@ def _state(
         finished |= isinstance(limit, int | float) and reached >= limit - 1e-4
     if finished:
         return "finished"
-    ago = time.time() - written
-    if ago < _ACTIVE:
-        return f"at step {last['step']:,}, active {max(0, round(ago))} s ago"
+    if _active(written):
+        return f"at step {last['step']:,}, active {_ago(written)} s ago"
     return f"stopped at step {last['step']:,}" + (", resumable" if states else "")
 
 
@@ -393,13 +364,8 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 
 def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
-    """Tables of fits, pretraining and fine-tuning runs: state, time, differing settings, results.
-
-    Args:
-        runs: runs to compare.
-        width: maximum width in characters; a wider table is split into one block per run. None:
-            unlimited.
-    """
+    """Tables of fits, pretraining and fine-tuning runs: state, time, differing settings, results. A
+    table wider than ``width`` characters is split into one block per run."""
     parts = []
     for kind, title in _TITLES.items():
         chosen = [run for run in runs if run.kind == kind]
@@ -468,9 +434,15 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
         speeds = [run.tokens_per_second for run in runs]
         columns["tokens/s"] = ["-" if speed is None else f"{speed:,.0f}" for speed in speeds]
     for name in dict.fromkeys(name for run in runs for name in run.last):
-        heading = translated(_NAMES.get(name) or shown_name(name))
-        columns[heading] = [_result(run, name) for run in runs]
+        columns[_heading(name)] = [_result(run, name) for run in runs]
     return columns
+
+
+def _heading(metric: str) -> str:
+    """The name of a metric, such as MLM loss or RTD accuracy."""
+    objective, _, measure = metric.rpartition("_")
+    of_objective = f"{objective.upper()} {measure}" if objective in PRETRAINING else None
+    return translated(_NAMES.get(metric) or of_objective or shown_name(metric))
 
 
 def _result(run: RunSummary, name: str) -> str:
@@ -530,13 +502,7 @@ def _blocks(columns: Columns, width: int) -> str:
         facts = ", ".join(
             f"{translated(k)} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-"
         )
-        wrapped = textwrap.wrap(
-            facts,
-            max(20, width),
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines += [line.replace("\xa0", " ") for line in wrapped]
+        how: Any = {"break_long_words": False, "break_on_hyphens": False}
+        wrapped = textwrap.wrap(facts, max(20, width) - 2, **how)
+        lines += ["  " + line.replace("\xa0", " ") for line in wrapped]
     return "\n".join(lines)

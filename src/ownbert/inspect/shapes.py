@@ -91,7 +91,6 @@ _STEPS = (
     ("heads.span", "out", "span logits", "T 2", "does the answer start here, end here?"),
     ("heads.discriminator", "out", "discriminator", "T", "was this token replaced?"),
 )
-# Position encodings that add a term to the attention scores.
 # Length of the source text for a decoder with cross attention, in tokens.
 _SOURCE = 5
 Sizes = tuple[int, ...]
@@ -100,13 +99,7 @@ Observed = dict[tuple[str, str], Sizes]
 
 @dataclass(frozen=True)
 class ShapeStep:
-    """The output of a step.
-
-    Args:
-        letters: dimension letters of the shape ("T H K").
-        sizes: the shape.
-        meaning: description of the output.
-    """
+    """The output of a step: dimension letters of its shape ("T H K"), sizes and description."""
 
     name: str
     letters: str
@@ -116,14 +109,8 @@ class ShapeStep:
 
 @dataclass(frozen=True)
 class ForwardShapes:
-    """The shapes in a forward pass of one text.
-
-    Args:
-        tokens: tokens of the text; None if only their number is given.
-        ids: ids of the tokens.
-        steps: steps in order.
-        legend: dimension letters with sizes and meanings.
-    """
+    """The shapes in a forward pass of one text; tokens are None if only their number is given; the
+    legend has sizes and meanings of the dimension letters."""
 
     tokens: tuple[str, ...] | None
     ids: tuple[int, ...]
@@ -134,16 +121,8 @@ class ForwardShapes:
 def forward_shapes(
     model: Model, ids: Sequence[int], tokens: Sequence[str] | None = None
 ) -> ForwardShapes:
-    """Run the model on one text and record the shape of every step.
-
-    Args:
-        model: model in any mode, which is restored.
-        ids: ids of the text with special tokens.
-        tokens: tokens to show beside the ids.
-
-    Raises:
-        InputError: there are no ids, or too many for the model.
-    """
+    """Run the model, in any mode, which is restored, on one text and record the shape of every
+    step; ``InputError`` if there are no ids, or too many for the model."""
     if not len(ids):
         raise InputError("the number of tokens must be at least 1")
     note = "" if tokens is None else f", {tokens[0]} and {tokens[-1]} among them"
@@ -174,12 +153,8 @@ def forward_shapes(
             last = config.num_hidden_layers - 1
             meaning = f"after layer {last}, the last; every layer works like block 0"
             steps.append(ShapeStep("hidden states", "T D", tuple(outputs.hidden.shape), meaning))
-    return ForwardShapes(
-        None if tokens is None else tuple(tokens),
-        tuple(int(i) for i in ids),
-        tuple(steps),
-        _legend(steps),
-    )
+    shown = None if tokens is None else tuple(tokens)
+    return ForwardShapes(shown, tuple(map(int, ids)), tuple(steps), _legend(steps))
 
 
 def _context(model: Model, batch: Batch) -> Context:

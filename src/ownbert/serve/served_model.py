@@ -19,7 +19,7 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inference.score import Scorer
 from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
-from ownbert.inspect.internals.attention_weights import ChosenHeads, HeadChoice
+from ownbert.inspect.internals.observation import ChosenHeads, HeadChoice
 from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
 from ownbert.serve.api.exchange import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts

@@ -7,9 +7,9 @@ N rows, ordered by priority: of two similar rows the earlier one is kept.
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +55,8 @@ _MATRIX_SIZE = 1 << 24
 
 @dataclass(frozen=True)
 class DuplicateRow:
-    """A row of a group.
-
-    Args:
-        source: name of its file.
-        row: number of the row, from 1.
-        similarity: similarity to the kept row, 0 to 1; 1 for equal texts after normalisation.
-        text: beginning of the text.
-        kept: whether the row is kept.
-    """
+    """A row of a group: its file, its number from 1, its similarity to the kept row (0 to 1; 1 for
+    equal texts after normalisation), and the beginning of its text."""
 
     source: str
     row: int
@@ -157,9 +150,9 @@ def duplicates(
     corpus = _Corpus([*row_sources, *others], columns_given)
     with ExitStack() as stack:
         write_kept = None if output is None else _kept_writer(row_sources[0], Path(output), stack)
-        listed = None if groups is None else PredictionWriter(groups, None, resume=False)
-        if listed is not None:
-            stack.callback(listed.close)
+        listed = None
+        if groups is not None:
+            listed = stack.enter_context(closing(PredictionWriter(groups, None, resume=False)))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-duplicates-")))
 
         def kept_rows(
@@ -176,34 +169,27 @@ def duplicates(
             kept, similarity = by_shingles(exact, signed, order, threshold, fixed=fixed)
         else:
             opened = RowVectors(model, columns_given, Compute(device, None), say=say)
-            embedder = opened.embedder
             rows = kept_rows("vectors", opened.size, "<f4", opened.depends_on())
-            vectors = vectors_of(rows, embedder, corpus.records(), None)
+            vectors = vectors_of(rows, opened.embedder, corpus.records(), None)
             kept, similarity = by_vectors(exact, vectors, order, threshold, fixed=fixed)
             say_each(opened.warnings(), say)
         blank = corpus.blank()
         kept[blank], similarity[blank] = blank, 1
-        result = _result(corpus, exact, kept, similarity)
+        count = corpus.counts[0]
+        is_kept = kept[:count] == np.arange(count)
+        dropped = np.flatnonzero(~is_kept)
+        result = Duplicates(
+            kept=np.flatnonzero(is_kept),
+            dropped=dropped,
+            exact=int((exact[dropped] == exact[kept[dropped]]).sum()),
+            leaks=int((kept[dropped] >= count).sum()),
+            groups=corpus.groups(kept, similarity, dropped),
+        )
         if write_kept is not None:
-            write_kept(np.isin(np.arange(corpus.counts[0]), result.kept))
+            write_kept(is_kept)
         if listed is not None:
             listed.fill((_output_rows(*each) for each in enumerate(result.groups, start=1)), list)
     return result
-
-
-def _result(
-    corpus: "_Corpus", exact: np.ndarray, kept: np.ndarray, similarity: np.ndarray
-) -> Duplicates:
-    count = corpus.counts[0]
-    is_kept = kept[:count] == np.arange(count)
-    dropped = np.flatnonzero(~is_kept)
-    return Duplicates(
-        kept=np.flatnonzero(is_kept),
-        dropped=dropped,
-        exact=int((exact[dropped] == exact[kept[dropped]]).sum()),
-        leaks=int((kept[dropped] >= count).sum()),
-        groups=corpus.groups(kept, similarity, dropped),
-    )
 
 
 class _Corpus:
@@ -279,12 +265,12 @@ def _output_rows(number: int, group: Iterable[DuplicateRow]) -> list[dict[str, A
     ]
 
 
-def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np.ndarray], None]:
+def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np.ndarray], object]:
     """A function that writes the rows selected by a mask (rows); rejects unwritable outputs."""
 
-    def fill_from(file: ResumableFile, rows: Iterable[Any]) -> Callable[[np.ndarray], None]:
-        stack.callback(file.close)
-        return lambda mask: _fill(file, rows, mask)
+    def fill_from(file: ResumableFile, rows: Iterable[Any]) -> Callable[[np.ndarray], object]:
+        stack.enter_context(closing(file))
+        return lambda mask: file.fill(blocks(compress(rows, mask)), list)
 
     kind = kind_of(source)
     plain = kind == kind_of(output) and kind in ("txt", "jsonl")
@@ -304,11 +290,6 @@ def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np
             "{output}: rows of a table are written to a .csv, .tsv or .jsonl file", output
         )
     return fill_from(PredictionWriter(output, None, resume=False), rows)
-
-
-def _fill(file: ResumableFile, rows: Iterable[Any], mask: np.ndarray) -> None:
-    chosen = (row for row, kept in zip(rows, mask, strict=True) if kept)
-    file.fill(blocks(chosen), list)
 
 
 def signatures(texts: Sequence[str]) -> np.ndarray:
@@ -350,7 +331,6 @@ def by_shingles(
         exact: (N) equal numbers for equal texts.
         signatures: (N, HASHES), possibly memory-mapped.
         order: (N) rows by priority.
-        threshold: minimum similarity of duplicates.
         fixed: number of rows, the first by priority, that are always kept.
 
     Returns:

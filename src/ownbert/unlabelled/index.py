@@ -5,7 +5,7 @@ N texts, D vector size, Q queries.
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -22,28 +22,29 @@ from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.resumable_file import made_for
 from ownbert.hub import model_folder
-from ownbert.inference.embedder import Embedder, in_blocks
+from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import Compute, Progress, Say, say_each
-from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
+from ownbert.inference.vector_files import RowVectors, as_inputs, records_of, sources_of
 from ownbert.run.run_folder import complete_folder, refuse_taken
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import is_list, items
 from ownbert.unlabelled.index_files import (
     ENTRIES,
     FORMS,
+    ROWS,
     VECTOR_FILES,
+    KeptRows,
     RowFile,
     VectorFile,
     WordCounts,
     number_rows,
     opened_array,
-    row_writer,
     vectors_of,
     write_vectors,
 )
 from ownbert.views.tokens import KINDS, splitter
 
-INDEX, ROWS = "index.json", "rows.arrow"
+INDEX = "index.json"
 RANKINGS = ("hybrid", "vectors", "words")
 # Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion", section 2: the constant of the sum;
 # and the depth of the rankings used.
@@ -116,27 +117,19 @@ def build_index(
             target, target, "vectors", opened.size, "<f4", identity, resume=resume
         )
         with opened_rows as rows, complete_folder(target) as new:
-            counts = new / "counts"
-            counted = WordCounts(counts)
-
-            def blocks() -> Iterator[list[Record]]:
-                with row_writer(new / ROWS) as write:
-                    for block in in_blocks(records, size=lambda each: len(each[1])):
-                        yield block
-                        counted.add([text for _, text in block])
-                        write(block)
-
-            write_vectors(vectors_of(rows, embedder, blocks(), progress), new, form)
+            kept = KeptRows(new)
+            vectors = vectors_of(rows, embedder, kept.blocks(records), progress)
+            write_vectors(vectors, new, form)
             if approximate:
                 VectorFile(new).write_cells(new)
-            write_word_index(counted, new)
-            counts.unlink()
+            write_word_index(kept.words, new)
+            kept.words.path.unlink()
             settings = {
                 "format": 1,
                 "model": str(folder.resolve()),
                 "checksums": checksums,
                 "texts": rows.done,
-                "kind": counted.kind,
+                "kind": kept.words.kind,
                 "ids": id_column,
                 "max_length": embedder.max_length,
                 "precision": embedder.precision,
@@ -344,16 +337,8 @@ def _by_words(counted: WordCounts, ends: np.ndarray, work: Path) -> list[Path]:
 
 
 class WordIndex:
-    """BM25 weights by word, memory-mapped.
-
-    Args:
-        folder: folder with the files of ``write_word_index``.
-        kind: kind of the texts.
-        texts: N.
-
-    Raises:
-        ValueError: the files do not belong together.
-    """
+    """BM25 weights by word, memory-mapped, for N texts of a kind; ``ValueError`` if the files do
+    not belong together."""
 
     def __init__(self, folder: Path, kind: str, texts: int) -> None:
         arrays: list[Any] = [opened_array(folder / name) for name in WORD_FILES]
@@ -371,12 +356,8 @@ class WordIndex:
         scores = np.zeros((len(queries), self.size), np.float32)
         split = splitter(self.kind)
         for row, query in zip(scores, queries, strict=True):
-            for own, count in self._entries(Counter(split(query))):
-                row[self.texts[own]] += count * self.weights[own]
+            for word, count in Counter(split(query)).items():
+                if (number := self.words.get(word)) is not None:
+                    own = slice(int(self.starts[number]), int(self.starts[number + 1]))
+                    row[self.texts[own]] += count * self.weights[own]
         return scores
-
-    def _entries(self, counts: "Counter[str]") -> Iterator[tuple[slice, int]]:
-        """The range of each known word in the files, and its count in the query."""
-        for word, count in counts.items():
-            if (number := self.words.get(word)) is not None:
-                yield slice(int(self.starts[number]), int(self.starts[number + 1])), count

@@ -19,7 +19,7 @@ from ownbert.corpus.sparse import Matrix, sparse
 from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import ResumableFile, saying_what_is_kept
 from ownbert.files.writing import explained
-from ownbert.inference.embedder import Embedder, Progress, after
+from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.vector_files import Record
 from ownbert.views.tokens import splitter, text_kind
@@ -32,6 +32,7 @@ _VECTORS, _SCALES, _MEAN = "vectors.npy", "scales.npy", "mean.npy"
 VECTOR_FILES = _VECTORS, _SCALES, _MEAN, *_CELLS
 # Cells: vectors sampled for each, rounds of k-means, and the number searched for a query.
 _SAMPLED, _ROUNDS, _SEARCHED = 64, 10, 32
+ROWS = "rows.arrow"
 _NAMES = ["id", "text"]
 # Maximum number of entries (distinct words per text) read at a time.
 ENTRIES = 1 << 21
@@ -61,12 +62,8 @@ class NumberRows(ResumableFile):
     def computed(
         self, blocks: Iterable[Sequence[Any]], compute: Callable[[Sequence[Any]], Any]
     ) -> np.ndarray:
-        """All rows (N, width), memory-mapped; those of a stopped run are not computed again.
-
-        Args:
-            blocks: blocks of inputs, all of which are read.
-            compute: function from a block to its rows.
-        """
+        """All rows (N, width), memory-mapped, from blocks of inputs, all of which are read; those
+        of a stopped run are not computed again."""
         self.add(blocks, compute)
         if not self.done:
             return np.empty((0, *self._row.shape), self._row.base)
@@ -105,10 +102,7 @@ def number_rows(
         output: file or folder that is made from the rows; None: the rows cannot be resumed.
         work: temporary folder, used without ``output``.
         name: what the rows are.
-        width: numbers per row.
-        kind: data type of the numbers.
         made_for: see ``ResumableFile``.
-        resume: whether to keep the rows of a stopped run.
 
     Raises:
         InputError: the rows cannot be resumed, or not for these inputs.
@@ -124,15 +118,12 @@ def number_rows(
 
 
 def write_vectors(given: np.ndarray, folder: Path, form: str) -> None:
-    """Write vectors after subtracting their mean and scaling them to unit length.
+    """Write float32 vectors (N, D), possibly memory-mapped, after subtracting their mean and
+    scaling them to unit length; ``form``: float16, or int8 scaled by the largest absolute value of
+    each vector.
 
     A network that was not tuned on pairs gives vectors with nearly the same direction; texts are
     distinguished by the difference from the mean (Mu and Viswanath 2018, section 2).
-
-    Args:
-        given: float32 (N, D), possibly memory-mapped.
-        folder: folder of the index.
-        form: float16; or int8, scaled by the largest absolute value of each vector.
     """
     mean = np.mean(given, axis=0, dtype=np.float64).astype(np.float32)
     np.save(folder / _MEAN, mean)
@@ -161,9 +152,8 @@ def opened_array(path: Path) -> Any:
 class VectorFile:
     """The vectors in the folder of an index, memory-mapped.
 
-    Attributes:
-        cells: centres of cells, float32 (cells, D); rows by cell (N); and the end of each cell in
-            these rows. None: every vector is searched.
+    ``cells``: centres of cells, float32 (cells, D); rows by cell (N); and the end of each cell in
+    these rows. None: every vector is searched.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -178,12 +168,8 @@ class VectorFile:
         self.mean = np.load(folder / _MEAN)
 
     def nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and rows of the nearest vectors, nearest first, both (Q, count) or fewer.
-
-        Args:
-            queries: float32 (Q, D) vectors of the model.
-            count: maximum number of rows per query.
-        """
+        """Cosines and rows of the nearest vectors for queries float32 (Q, D), nearest first, both
+        (Q, count) or fewer."""
         import torch
 
         vectors = torch.from_numpy(of_length_one(queries - self.mean))
@@ -215,12 +201,8 @@ class VectorFile:
         return values.numpy(), near[places.numpy()]
 
     def write_cells(self, folder: Path) -> None:
-        """Group the vectors into cells by k-means, so that a search reads only a few of them.
-
-        There are as many cells as vectors per cell.
-
-        Args:
-            folder: folder of the index.
+        """Group the vectors into cells by k-means, so that a search reads only a few of them; there
+        are as many cells as vectors per cell.
 
         Source: Jegou, Douze and Schmid 2011, "Product Quantization for Nearest Neighbor Search",
         section 4 (inverted lists).
@@ -273,11 +255,23 @@ def row_writer(path: Path) -> Iterator[Callable[[Sequence[Record]], None]]:
         yield write
 
 
-class RowFile:
-    """Reads a file of ``row_writer``, memory-mapped.
+class KeptRows:
+    """Texts that are read once, with their ids and counts of their words, kept in a folder."""
 
-    Attributes:
-        bytes: total size of the rows.
+    def __init__(self, folder: Path) -> None:
+        self.path, self.words = folder / ROWS, WordCounts(folder / "counts")
+
+    def blocks(self, records: Iterable[Record]) -> Iterator[list[Record]]:
+        """Yield blocks of records, and keep them afterwards."""
+        with row_writer(self.path) as write:
+            for block in in_blocks(records, size=lambda each: len(each[1])):
+                yield block
+                self.words.add([text for _, text in block])
+                write(block)
+
+
+class RowFile:
+    """Reads a file of ``row_writer``, memory-mapped; ``bytes``: total size of the rows.
 
     Raises:
         ValueError, OSError: the file is damaged or of another kind.
@@ -309,11 +303,8 @@ class RowFile:
 
 
 class WordCounts:
-    """Counts words of texts, block by block, in a file. Only the distinct words and two numbers per
-    text are kept in memory.
-
-    Args:
-        path: temporary file, to be removed by the caller.
+    """Counts words of texts, block by block, in a temporary file, to be removed by the caller. Only
+    the distinct words and two numbers per text are kept in memory.
 
     Attributes:
         kind: kind of the texts, ids or marked, detected in the first block. Later texts may be in
@@ -324,7 +315,7 @@ class WordCounts:
     def __init__(self, path: Path) -> None:
         self.kind = ""
         self.words: dict[str, int] = {}
-        self._path = path
+        self.path = path
         self._lengths, self._different = array("i"), array("i")
 
     def add(self, texts: Sequence[str]) -> None:
@@ -339,7 +330,7 @@ class WordCounts:
         shape = (len(tokens), len(known))
         counts = sparse.csr_array((np.ones(len(ids), np.int32), ids, ends), shape=shape)
         counts.sum_duplicates()
-        with self._path.open("ab") as file:
+        with self.path.open("ab") as file:
             file.write(np.stack([counts.indices, counts.data], 1).astype("<i4").tobytes())
         self._lengths.extend(map(len, tokens))
         self._different.extend(np.diff(counts.indptr).tolist())
@@ -353,7 +344,7 @@ class WordCounts:
         """The index of the first text and the counts, int32 (texts, F), of each block."""
         ends = np.concatenate([[0], np.cumsum(self._different, dtype=np.int64)])
         first = 0
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             while first < len(ends) - 1:
                 last = int(np.searchsorted(ends, ends[first] + ENTRIES, "right")) - 1
                 last = max(last, first + 1)

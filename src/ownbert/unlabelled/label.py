@@ -71,12 +71,8 @@ _CHECK = record(
 
 
 class _Candidate(NamedTuple):
-    """A text of a pool.
-
-    Args:
-        rank, number: sort key; the pool keeps the texts with the highest ones.
-        score: uncertainty of the text.
-    """
+    """A text of a pool, which keeps the texts with the highest (rank, number); score: its
+    uncertainty."""
 
     rank: float
     number: int
@@ -86,13 +82,9 @@ class _Candidate(NamedTuple):
 
 
 class _Pool:
-    """The distinct texts with the highest ranks so far.
-
-    Args:
-        most: maximum number of texts.
-        labels: accept only texts for which one of these is predicted; None: any.
-        generator: source of random ranks; None: rank by uncertainty.
-    """
+    """The distinct texts with the highest ranks so far, at most ``most``; with ``labels``, only
+    those for which one of these is predicted; with a generator ranks are random instead of the
+    uncertainty."""
 
     def __init__(
         self, most: int, labels: Sequence[int] | None = None, generator: Random | None = None
@@ -219,16 +211,12 @@ def chosen_rows(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Choose the rows for ``to_label``.
+    """Choose the rows for ``to_label`` with an ``Opened`` folder.
 
     Args:
-        predictor: an ``Opened`` folder.
-        texts: unlabelled texts.
-        count: number of rows.
         report: report of ``fit``, may be empty.
         known: texts to exclude.
         vectors: function that computes vectors (N, D) of texts; by default LSA.
-        seed, progress: see ``to_label``.
 
     Raises:
         InputError: there are no texts, or scikit-learn is not installed.
@@ -368,10 +356,8 @@ def _writer(path: str | Path | None) -> Iterator[Callable[[Sequence[dict[str, An
 
 
 def uncertainty(probabilities: np.ndarray) -> np.ndarray:
-    """(N) 1 minus the margin between the two most probable labels.
-
-    Args:
-        probabilities: (N, C), C at least 2.
+    """(N) 1 minus the margin between the two most probable labels, of probabilities (N, C), C at
+    least 2.
 
     Source: Scheffer, Decomain and Wrobel 2001, "Active Hidden Markov Models for Information
     Extraction", section 3.
@@ -381,26 +367,18 @@ def uncertainty(probabilities: np.ndarray) -> np.ndarray:
 
 
 def uncertainty_of_sets(probabilities: np.ndarray) -> np.ndarray:
-    """(N) mean binary entropy of the labels, in bits; 1 if all probabilities are 0.5.
-
-    Args:
-        probabilities: (N, C) probability of each label.
-    """
+    """(N) mean binary entropy of the labels (N, C), in bits; 1 if all probabilities are 0.5."""
     p = np.clip(probabilities.astype(np.float64), 1e-12, 1 - 1e-12)
     return -(p * np.log2(p) + (1 - p) * np.log2(1 - p)).mean(1)
 
 
 def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Select diverse texts: the nearest to the centre of each of ``count`` clusters.
+    """Select diverse texts: the nearest to the centre of each of ``count`` clusters, most uncertain
+    first.
 
     Args:
         scores: (N) uncertainties, used as weights in the clustering.
         vectors: (N, D); without features (D = 0), the most uncertain texts are selected.
-        count: number of texts, fewer if there are not enough.
-        seed: seed of the clustering.
-
-    Returns:
-        Indices, most uncertain first.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -426,11 +404,7 @@ def choose(scores: np.ndarray, vectors: np.ndarray, count: int, seed: int = 0) -
 
 
 def rare_labels(counts: np.ndarray) -> np.ndarray:
-    """Indices of labels with few training rows, rarest first.
-
-    Args:
-        counts: (C) training rows of each label.
-    """
+    """Indices of labels with few of the training rows (C), rarest first."""
     order = np.argsort(counts, kind="stable")
     return order[counts[order] < _RARE * counts.mean()]
 
@@ -442,24 +416,15 @@ def count_for_rare(counts: np.ndarray, count: int) -> int:
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Read the report of a folder; empty if it has none, as ``finetune`` folders.
-
-    Raises:
-        InputError: the report is damaged.
-    """
+    """Read the report of a folder; empty if it has none, as ``finetune`` folders."""
     return read_json(folder / REPORT, missing={}, check=_CHECK)
 
 
 def label_errors(report: dict[str, Any], known: Sequence[Row]) -> list[dict[str, Any]]:
-    """The likely label errors as output rows, most certain first.
+    """The likely label errors in the report of ``fit`` as output rows, most certain first.
 
-    Args:
-        report: report of ``fit``.
-        known: the training rows; without them output rows only have locations. Rows of other files
-            are left out.
-
-    Raises:
-        InputError: the report has no label errors section.
+    ``known``: the training rows; without them output rows only have locations. Rows of other files
+    are left out.
     """
     if "label_errors" not in report:
         raise InputError("likely label errors are in the {report} that ownbert fit writes", REPORT)
@@ -493,12 +458,6 @@ def worth_of_labels(report: dict[str, Any], count: int) -> str:
     def gain(further: float) -> float:
         return slope * (rows**-exponent - (rows + further) ** -exponent)
 
-    if gain(rows) < _FLAT:
-        return (
-            f"the curve is flat: {count:,} more labels would gain about {gain(count):+.3f}, "
-            f"twice as many {gain(rows):+.3f}"
-        )
-    return (
-        f"{count:,} more labels would gain about {gain(count):+.3f}, twice as many "
-        f"{gain(rows):+.3f}"
-    )
+    gains = f"about {gain(count):+.3f}, twice as many {gain(rows):+.3f}"
+    flat = "the curve is flat: " if gain(rows) < _FLAT else ""
+    return f"{flat}{count:,} more labels would gain {gains}"

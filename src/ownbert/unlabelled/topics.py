@@ -7,7 +7,7 @@ import re
 import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import made_for
 from ownbert.files.writing import together
-from ownbert.inference.embedder import Embedder, in_blocks
+from ownbert.inference.embedder import Embedder
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.prediction_writer import PredictionWriter
@@ -33,7 +33,7 @@ from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
 from ownbert.tasks.row_network import blocks
-from ownbert.unlabelled.index_files import RowFile, WordCounts, number_rows, row_writer, vectors_of
+from ownbert.unlabelled.index_files import KeptRows, RowFile, WordCounts, number_rows, vectors_of
 
 # Numbers of topics to compare by default, and number of vectors for the comparison.
 _COUNTS, _COMPARED = (2, 3, 4, 5, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60), 3000
@@ -58,14 +58,8 @@ _NAME, _TEXT_SHOWN = 4, 40  # words; characters of a text
 
 @dataclass(frozen=True)
 class Topic:
-    """Similar texts.
-
-    Args:
-        words: most distinctive words, most distinctive first.
-        size: number of texts.
-        typical: indices and texts nearest to the centre.
-        over_time: number of texts in each period.
-    """
+    """Similar texts: their most distinctive words, their number, indices and texts nearest to the
+    centre, and numbers of texts in each period."""
 
     words: list[str]
     size: int
@@ -87,7 +81,6 @@ class Topics:
     """The topics of texts, largest first.
 
     Args:
-        topics: C topics.
         of_text: (N) index of the topic of each text.
         similarity: (N) cosine of each text with the centre of its topic.
         periods: names of the periods in order; empty without dates.
@@ -153,40 +146,38 @@ def topics(
     columns_given = ColumnNames(text=text_column, id=date_column)
     records = records_of(inputs, columns_given)
     with ExitStack() as stack:
-        file = None if output is None else PredictionWriter(output, None, resume=False)
-        if file is not None:
-            stack.callback(file.close)
+        file = None
+        if output is not None:
+            file = stack.enter_context(closing(PredictionWriter(output, None, resume=False)))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ownbert-topics-")))
         if isinstance(model, Embedder):
             embedder, identity = model, None
         else:
             opened = RowVectors(model, columns_given, Compute(device, None), say=say)
             embedder, identity = opened.embedder, made_for(sources, opened.depends_on())
-        word_counts, dates = WordCounts(work / "counts"), _Dates(date_column)
+        kept, dates = KeptRows(work), _Dates(date_column)
 
         def read() -> Iterator[list[Record]]:
-            with row_writer(work / "rows.arrow") as write:
-                for block in in_blocks(records, size=lambda each: len(each[1])):
-                    yield block
-                    word_counts.add([text for _, text in block])
-                    write([(None, text) for _, text in block])
-                    dates.add([date for date, _ in block])
+            for block in kept.blocks(records):
+                yield block
+                dates.add([date for date, _ in block])
 
         size = embedder.get_sentence_embedding_dimension()
         rows = number_rows(output or html, work, "vectors", size, "<f4", identity, resume=resume)
         vectors = vectors_of(stack.enter_context(rows), embedder, read(), progress)
-        kept = RowFile(work / "rows.arrow")
+        texts_read = RowFile(kept.path)
         of_text, similarity = _clusters(vectors, count, seed)
         say_each(embedder.warnings(), say)
-        result = _describe(word_counts, kept, of_text, similarity, dates)
+        result = _describe(kept.words, texts_read, of_text, similarity, dates)
         with together():
             if html is not None:
                 as_page(result).write(html)
             if file is not None:
+                pairs = enumerate(zip(of_text, texts_read.texts(), strict=True))
                 rows = (
                     {"row": row + 1, "topic": int(number) + 1, "name": result.topics[number].name}
                     | {"similarity": round(float(similarity[row]), 4), "text": text}
-                    for row, (number, text) in enumerate(zip(of_text, kept.texts(), strict=True))
+                    for row, (number, text) in pairs
                 )
                 file.fill(blocks(rows, size=lambda row: len(row["text"])), list)
     return result
@@ -288,14 +279,9 @@ def _weights(
     with_word: np.ndarray, with_word_in_all: np.ndarray, topic_texts: int, all_texts: int
 ) -> np.ndarray:
     """(F) distinctiveness of words for a topic: the share p of its texts that contain a word times
-    log(p / q), where q is the share among all texts. Words of a single text are used only if there
-    are no others.
-
-    Args:
-        with_word, with_word_in_all: (F) number of texts of the topic, and of all texts, that
-            contain each word.
-        topic_texts, all_texts: number of texts of the topic, and of all texts.
-    """
+    log(p / q), where q is the share among all texts, from the numbers of texts (F) of the topic,
+    and of all texts, with each word. Words of a single text are used only if there are no
+    others."""
     share = with_word / topic_texts
     weights = share * np.log(np.maximum(share, 1e-9) * all_texts / np.maximum(with_word_in_all, 1))
     several = np.where(with_word_in_all > 1, weights, 0)
@@ -303,11 +289,7 @@ def _weights(
 
 
 class _Dates:
-    """The dates of texts; distinct dates are stored once.
-
-    Args:
-        column: column of the dates; None: no dates.
-    """
+    """The dates of texts in a column, if any; distinct dates are stored once."""
 
     def __init__(self, column: str | None) -> None:
         self._column = column

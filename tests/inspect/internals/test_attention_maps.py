@@ -10,7 +10,7 @@ from transformers import BertModel
 from ownbert import InputError
 from ownbert.batches.batch import Example
 from ownbert.checkpoint import load
-from ownbert.inspect.internals.attention_weights import HeadChoice, attention_maps
+from ownbert.inspect.internals.observation import HeadChoice, attention_maps
 from support.tiny import made
 
 

@@ -14,8 +14,9 @@ from ownbert import Explainer, InputError
 from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
-from ownbert.inspect.internals.attention_weights import HeadChoice, HeadWeights
 from ownbert.inspect.internals.observation import (
+    HeadChoice,
+    HeadWeights,
     Observation,
     observation_of_text,
     observe,

@@ -20,13 +20,9 @@ from ownbert.nn.model import Model
 
 @dataclass(frozen=True)
 class AttentionGradients:
-    """Attention maps, and gradients of each sequence's class logit with respect to them.
-
-    Args:
-        attentions, gradients: by layer, one (H, S, S) per sequence.
-        logits: (B, C).
-        targets: (B) class of each sequence; None if something else than class logits was explained.
-    """
+    """Attention maps, and gradients of each sequence's class logit with respect to them: by layer,
+    one (H, S, S) per sequence; logits (B, C), and the class (B) of each sequence; None if something
+    else than class logits was explained."""
 
     attentions: Mapping[int, list[Tensor]]
     gradients: Mapping[int, list[Tensor]]
@@ -98,16 +94,11 @@ def gradients_of(
 
 
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
-    """Attention rollout: how much of each token (column) reaches each token (row).
+    """Attention rollout (S, S): how much of each token (column) reaches each token (row), from
+    attentions (H, S, S) of each layer.
 
     Heads are averaged, the identity gets half of the weight (residual connection), and layers are
     multiplied. Rows sum to 1.
-
-    Args:
-        attentions: (H, S, S) for each layer.
-
-    Returns:
-        (S, S).
 
     Source: Abnar and Zuidema 2020, section 3.
     """
@@ -119,17 +110,11 @@ def rollout(attentions: Sequence[Tensor]) -> Tensor:
 
 
 def relevance(attentions: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """The relevance of each token (column) to each token (row) for a logit.
+    """The relevance R (S, S) of each token (column) to each token (row) for a logit, from
+    attentions (H, S, S) of each layer and gradients of the logit with respect to them.
 
     R starts as the identity, and every layer adds the mean over heads of the positive part of
     gradient x attention, times R.
-
-    Args:
-        attentions: (H, S, S) for each layer.
-        gradients: gradients of the logit with respect to the attentions.
-
-    Returns:
-        R (S, S).
 
     Source: Chefer, Gur and Wolf 2021 ("Generic Attention-model Explainability"), equations 5, 6.
     """
@@ -147,14 +132,11 @@ def gradient_relevance(
     layers: Sequence[int] | None = None,
     head: str = "classification",
 ) -> list[Tensor]:
-    """The relevance (S) of each sequence's tokens for a class: the first token's row.
+    """The relevance (S) of each sequence's tokens for a class: the first token's row; arguments as
+    of ``attention_and_gradient``.
 
     Heads read the first token, whose initial relevance of 1 is included; for an image, its patches
     follow row by row (``over_patches``).
-
-    Args:
-        model, batch, target, head: see ``attention_and_gradient``.
-        layers: see ``keep_attention`` there.
     """
     return first_rows(
         attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
@@ -167,11 +149,7 @@ def first_rows(maps: AttentionGradients) -> list[Tensor]:
 
 
 def class_number(model: Model, label: str) -> int:
-    """The index of a class by its label.
-
-    Raises:
-        InputError: unknown label; the message lists the known ones.
-    """
+    """The index of a class by its label; the message for an unknown one lists the known ones."""
     known(*model.labels)("class", label)
     return model.labels.index(label)
 

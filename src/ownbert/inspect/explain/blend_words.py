@@ -36,13 +36,7 @@ CONTRIBUTIONS = "contributions"
 
 @dataclass(frozen=True)
 class OccludedRow:
-    """A row of which words are removed.
-
-    Args:
-        row: the row.
-        words: its words.
-        score: maps N rows to the explained output (N).
-    """
+    """A row of which words are removed; ``score`` maps N rows to the explained output (N)."""
 
     row: Row
     words: Sequence[Word]
@@ -62,14 +56,8 @@ class OccludedRow:
 
 
 class BlendWords:
-    """The words of a row that a blend's prediction depends on.
-
-    Args:
-        opened: the opened folder.
-
-    Attributes:
-        methods: names of the methods, the default first.
-    """
+    """The words of a row that a blend's prediction depends on; ``methods``: their names, the
+    default first."""
 
     methods = OCCLUSION
 
@@ -160,17 +148,9 @@ _Span = tuple[int, int, int]
 def contributions(
     view: View, texts: tuple[str, ...], kind: str, weights: np.ndarray
 ) -> list[np.ndarray]:
-    """Contributions of the characters of a row's texts to ``features @ weights``.
-
-    Args:
-        view: view of the model.
-        texts: one or two texts of the row.
-        kind: kind of text, for the tokenisation.
-        weights: (F) weights of one output of the linear model.
-
-    Returns:
-        One array per text with a contribution for each character.
-    """
+    """Contributions of the characters of a row's texts to ``features @ weights``, for weights (F)
+    of one output of the linear model: one array per text. ``kind``: kind of text, for the
+    tokenisation."""
     values = [np.zeros(len(text)) for text in texts]
     for spans, value in _parts(view, Texts([texts], kind), weights):
         share = value / sum(end - start for _, start, end in spans)

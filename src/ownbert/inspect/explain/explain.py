@@ -28,17 +28,15 @@ from ownbert.inspect.explain.explanation import (
     Explanation,
     Word,
     in_one_text,
-    rows_of,
     sentences_of,
-    skipped_warning,
-    text_rows,
     words_of,
 )
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, probability, targets_of
-from ownbert.inspect.internals.attention_weights import ALL_HEADS, HeadChoice
 from ownbert.inspect.internals.observation import (
+    ALL_HEADS,
     BUDGET,
+    HeadChoice,
     LayerQuestion,
     Observation,
     masked_question,
@@ -46,7 +44,7 @@ from ownbert.inspect.internals.observation import (
 )
 from ownbert.inspect.internals.observing import masked_words, require_room, text_ids
 from ownbert.nn.default_dtype import in_float32
-from ownbert.tables.columns import ColumnNames
+from ownbert.tables.columns import ColumnNames, read_texts
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import Row
@@ -148,11 +146,8 @@ class Explainer:
 
     @cached_property
     def of_network(self) -> "Explainer":
-        """The explainer of the folder's network, for methods that do not apply to a blend.
-
-        Raises:
-            InputError: the folder has no network.
-        """
+        """The explainer of the folder's network, for methods that do not apply to a blend;
+        ``InputError`` if there is none."""
         return Explainer(self.folder, columns=self.columns, device=self.device, network=True)
 
     @in_float32
@@ -200,9 +195,8 @@ class Explainer:
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
         """Yield rows as model inputs with their explanations; see ``__call__``.
 
-        Args:
-            labels: number of most probable labels to explain for single-label tasks; long texts
-                are explained for the prediction only.
+        ``labels``: number of most probable labels to explain for single-label tasks; long texts are
+        explained for the prediction only.
         """
         names = [method] if isinstance(method, str) else list(method or ())
         known(*UNITS)("by", by)
@@ -252,12 +246,8 @@ class Explainer:
         """Explain a blend by the relevance of words for its own predictions."""
         nothing = Example(np.zeros(0, np.int64), np.zeros(0, np.int64))
         for number, row in enumerate(read):
-            words = blend.words(row)
-            words = words if by == "word" else sentences_of(words, row.texts)
-            if not words:
-                self.skipped += 1
+            if not (words := self._units(blend.words(row), row.texts, by)):
                 continue
-            _refuse_many(words)
             encoded = ExplainedRow(number, row.texts, nothing, words, ())
             answers, explanations = blend.answers(row), []
             for index, name, shown in blend.targets(row, target, labels):
@@ -273,12 +263,11 @@ class Explainer:
         """Record the internals of the model on a row; with several models, those of the first.
 
         Args:
-            encoded: a row from ``explained``.
             choice: layers and heads whose attention is recorded.
             budget: maximum bytes of attention weights.
 
         Returns:
-            The observation; None for translation models and blends.
+            None for translation models and blends.
 
         Raises:
             InputError: a layer or head does not exist, or too many are chosen.
@@ -342,9 +331,8 @@ class Explainer:
         if self.translator is not None:
             explained = self.translator.translated(text_rows(data, self.columns.text), target)
         elif self.predictor is None:
-            explained = (
-                (row, *self._masked(row, target)) for row in text_rows(data, self.columns.text)
-            )
+            rows_of_texts = text_rows(data, self.columns.text)
+            explained = ((row, *self._masked(row, target)) for row in rows_of_texts)
         else:
             explained = self._answered(self.predictor, data, target, labels)
         for number, (row, example, targets) in enumerate(islice(explained, rows)):
@@ -356,12 +344,22 @@ class Explainer:
                 texts = (whole,)
             masks = () if example.masked_positions is None else example.masked_positions.tolist()
             words = [word for word in words if not set(masks) & set(word.positions)]
-            words = words if by == "word" else sentences_of(words, texts)
-            _refuse_many(words)
+            words = self._units(words, texts, by)
             if words and targets:
                 yield ExplainedRow(number, tuple(texts), example, words, targets)
-            elif not words:
-                self.skipped += 1
+
+    def _units(self, words: list[Word], texts: Sequence[str], by: str) -> list[Word]:
+        """Words, or sentences; a text without any is counted as skipped."""
+        words = words if by == "word" else sentences_of(words, texts)
+        if len(words) > _MOST_WORDS:
+            raise InputError(
+                "a text has {count:,} words, but at most {most_words:,} can be explained; use "
+                "{--by} sentence",
+                len(words),
+                _MOST_WORDS,
+            )
+        self.skipped += not words
+        return words
 
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int
@@ -429,17 +427,33 @@ def explain(
     return explanations
 
 
-def _refuse_many(words: Sequence[Word]) -> None:
-    """Raise ``InputError`` for a text with too many words."""
-    if len(words) > _MOST_WORDS:
-        raise InputError(
-            "a text has {count:,} words, but at most {most_words:,} can be explained; use "
-            "{--by} sentence",
-            len(words),
-            _MOST_WORDS,
-        )
-
-
 def _mean(relevances: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
     gaps = [relevance.gap for relevance in relevances if relevance.gap is not None]
     return np.mean([relevance.values for relevance in relevances], axis=0), max(gaps, default=None)
+
+
+def text_rows(data: Any, text_column: str | None) -> Iterator[Row]:
+    """Yield texts, or those of a file, as rows for models without a task."""
+    if isinstance(data, Path):
+        data = read_texts(data, text_column=text_column)
+    texts = [data] if isinstance(data, str) else data
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError("a text is needed, not {kind}", type(text).__name__)
+        yield Row(number, (text,))
+
+
+def skipped_warning(count: int) -> str:
+    """A warning about texts that have no explanation."""
+    return (
+        f"texts without words, which have no explanation: {count:,}; the row of an explanation is "
+        "the number of its text, from 0"
+    )
+
+
+def rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
+    """Rows of the predictor's task: a list of them, or data in any form that it accepts."""
+    if isinstance(data, Path):
+        return predictor.task.stream(data)  # of a large file only the first rows may be needed
+    are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
+    return data if are_rows else predictor.rows(data)

@@ -4,19 +4,14 @@ U words of a row, T tokens of an example.
 """
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.exceptions import InputError
-from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.targets import Target
-from ownbert.tables.columns import read_texts
-from ownbert.tasks.rows import Row
 from ownbert.text.sentences import split_sentences
 from ownbert.text.text_parts import span_in
 from ownbert.text.tokenizer import Tokenizer
@@ -26,14 +21,9 @@ _BYTES = np.dtype(np.int64).itemsize
 
 @dataclass(frozen=True)
 class Word:
-    """A word in a row's texts, or a longer span.
-
-    Args:
-        text: index of the text in the row.
-        start: first character of the span.
-        end: end of the span, exclusive.
-        positions: positions of all its tokens in the example, in all windows that contain it.
-    """
+    """A word in a row's texts, or a longer span: the index of the text, the characters from
+    ``start`` to ``end`` (exclusive), and the positions of all its tokens in the example, in all
+    windows that contain it."""
 
     text: int
     start: int
@@ -123,11 +113,8 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row as model input; tagged words are joined into one text.
-
-    Args:
-        number: index among the given rows.
-    """
+    """A row as model input; tagged words are joined into one text. ``number``: index among the
+    rows."""
 
     number: int
     texts: tuple[str, ...]
@@ -144,15 +131,10 @@ class ExplainedRow:
 def words_of(
     example: Example, texts: Sequence[str], tokenizer: Tokenizer, *, are_words: bool = False
 ) -> list[Word]:
-    """The words of a row that the model sees, in order; truncated words are missing.
+    """The words of a row that the model sees, in order; truncated words are missing. Texts are
+    located in the example by their ids, so this works for all tasks.
 
-    Texts are located in the example by their ids, so this works for all tasks.
-
-    Args:
-        example: the encoded row.
-        texts: texts of the row.
-        tokenizer: tokenizer of the example.
-        are_words: whether the texts are the words of one text (tagging).
+    ``are_words``: whether the texts are the words of one text (tagging).
     """
     encodings = tokenizer.encodings(list(texts))
     tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
@@ -214,11 +196,6 @@ def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
     return sentences
 
 
-def segments_of(words: Sequence[Word], most: int) -> list[list[int]]:
-    """Indices of words in up to ``most`` segments of similar length."""
-    return [part.tolist() for part in np.array_split(np.arange(len(words)), min(most, len(words)))]
-
-
 def joined(words: Sequence[Word]) -> Word:
     """Merge neighbouring words of a text into one span."""
     positions = sorted(p for word in words for p in word.positions)
@@ -254,30 +231,3 @@ def _locate(
                 first_place = place if first_place[0] is None else first_place
             start = text.find(needle, start + 1)
     return first_place
-
-
-def text_rows(data: Any, text_column: str | None) -> Iterator[Row]:
-    """Yield texts, or those of a file, as rows for models without a task."""
-    if isinstance(data, Path):
-        data = read_texts(data, text_column=text_column)
-    texts = [data] if isinstance(data, str) else data
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError("a text is needed, not {kind}", type(text).__name__)
-        yield Row(number, (text,))
-
-
-def skipped_warning(count: int) -> str:
-    """A warning about texts that have no explanation."""
-    return (
-        f"texts without words, which have no explanation: {count:,}; the row of an explanation is "
-        "the number of its text, from 0"
-    )
-
-
-def rows_of(predictor: Predictor, data: Any) -> Iterable[Row]:
-    """Rows of the predictor's task: a list of them, or data in any form that it accepts."""
-    if isinstance(data, Path):
-        return predictor.task.stream(data)  # of a large file only the first rows may be needed
-    are_rows = isinstance(data, list) and data and all(isinstance(row, Row) for row in data)
-    return data if are_rows else predictor.rows(data)

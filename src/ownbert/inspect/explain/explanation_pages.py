@@ -57,9 +57,7 @@ def write_page(
     """Write a page of explanations atomically.
 
     Args:
-        explanations: explanations by one or several methods; those of the same row are consecutive.
-        path: file to write.
-        title: title of the page.
+        explanations: by one or several methods; those of the same row are consecutive.
         inside: internals of the model for each row.
         pixels: for image rows, (height, width, channels) from 0 to 1 for each image.
 
@@ -97,12 +95,8 @@ def picture_data(pixels: np.ndarray) -> dict[str, Any]:
 
 
 class MostUnusual:
-    """Keeps the texts with the highest scores among all texts that it is called with.
-
-    Attributes:
-        count: number of texts.
-        flagged: number of flagged texts; None without a profile of normal texts.
-    """
+    """Keeps the texts with the highest scores among all texts that it is called with; counts all,
+    and the flagged ones (None without a profile of normal texts)."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[float, int, ScoredText]] = []
@@ -118,11 +112,7 @@ class MostUnusual:
             add(self._kept, (scored.score, -self.count, scored))
 
     def write(self, path: Path, *, title: str) -> None:
-        """Write the page, most unusual text first.
-
-        Raises:
-            InputError: there were no texts.
-        """
+        """Write the page, most unusual text first; ``InputError`` if there were no texts."""
         kept = sorted(self._kept, reverse=True)
         explanations = [_explained(-number - 1, scored) for _, number, scored in kept]
         write_page(explanations, path, title=title)
@@ -140,19 +130,15 @@ def _explained(row: int, scored: ScoredText) -> Explanation:
 
 
 def draw_explanations(explanations: Sequence[Explanation], path: Path, *, title: str) -> str | None:
-    """Draw explanations, one block for each, into a PNG file.
-
-    Args:
-        explanations: explanations; those of the same row are consecutive.
-        path: PNG file to write.
-        title: title of the image.
+    """Draw explanations, one block for each, into a PNG file; those of the same row are
+    consecutive.
 
     Returns:
         A warning or None: characters without a font are drawn as question marks.
 
     Raises:
-        InputError: matplotlib is missing, there is nothing to draw, the image would be too long,
-            or most of the characters have no font.
+        InputError: matplotlib is missing, there is nothing to draw, the image would be too long, or
+            most of the characters have no font.
     """
     make_figure = figure_class(path)
     if not explanations:

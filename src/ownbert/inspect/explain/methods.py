@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checks import known
 from ownbert.exceptions import InputError
 from ownbert.inspect.explain.attribution import gradients_of, relevance, rollout
-from ownbert.inspect.explain.explanation import Word, segments_of
+from ownbert.inspect.explain.explanation import Word
 from ownbert.inspect.explain.targets import Target
 from ownbert.inspect.internals.observing import evaluating
 from ownbert.nn.model import Model
@@ -39,16 +39,8 @@ SEGMENTS = 10
 
 @dataclass(frozen=True)
 class ExplainedTarget:
-    """An output of the model, and the words to explain it by.
-
-    Args:
-        model: model to explain.
-        head: head of the output.
-        example: input of the model.
-        words: U words; all other tokens are fixed.
-        target: output to explain.
-        mask: id of [MASK], or its substitute.
-    """
+    """An output of the model, and the U words of its input to explain it by; all other tokens are
+    fixed. ``mask``: id of [MASK], or its substitute."""
 
     model: Model
     head: str
@@ -70,12 +62,8 @@ class ExplainedTarget:
         return ids
 
     def values(self, ids: Sequence[np.ndarray], *, probability: bool = False) -> np.ndarray:
-        """The target's scores (N) for N inputs of the example's form.
-
-        Args:
-            ids: ids (T) of each input.
-            probability: return probabilities instead, if the target has any.
-        """
+        """The target's scores, or its probabilities if it has any, (N) for N inputs of the
+        example's form, each as ids (T)."""
         value = self.target.probability if probability else None
         value = value or self.target.score
         values = []
@@ -93,23 +81,14 @@ class ExplainedTarget:
             for part in _parts(embeds, self._tokens, _GRADIENT_TOKENS):
                 leaf = part.detach().requires_grad_()
                 batch = self._batch([self.read.token_ids] * len(leaf))
-                if batch.source is None:
-                    batch = replace(batch, embeds=leaf.flatten(0, 1))
-                else:
-                    source = replace(batch.source, embeds=leaf.flatten(0, 1))
-                    batch = replace(batch, source=source)
-                part_scores = self.target.score(
-                    self.model(batch, [self.head]).logits[self.head], batch
-                )
+                embedded = replace(batch.source or batch, embeds=leaf.flatten(0, 1))
+                batch = embedded if batch.source is None else replace(batch, source=embedded)
+                logits = self.model(batch, [self.head]).logits[self.head]
+                part_scores = self.target.score(logits, batch)
                 (gradient,) = torch.autograd.grad(part_scores.sum(), leaf)
                 scores.append(part_scores.detach().double().cpu().numpy())
                 gradients.append(gradient)
         return np.concatenate(scores), torch.cat(gradients)
-
-    def embeds(self, ids: np.ndarray) -> Tensor:
-        """Word embeddings (T, E)."""
-        table = self.model.encoder.embeddings.word  # pyright: ignore
-        return table(torch.from_numpy(ids).long().to(self.model.device)).detach()
 
     def over_words(self, tokens: np.ndarray) -> np.ndarray:
         """(T) -> (U): the sum over the tokens of each word."""
@@ -129,23 +108,6 @@ class ExplainedTarget:
         return pack(copies).to(self.model.device)
 
 
-class Occluded(Protocol):
-    """An output of a model for an input without some of its words."""
-
-    @property
-    def words(self) -> Sequence[Word]:
-        """The words of the input."""
-        ...
-
-    def without(self, indices: Sequence[int]) -> Any:
-        """The input without the words at ``indices``."""
-        ...
-
-    def values(self, inputs: Any, /) -> np.ndarray:
-        """The output (N) for N inputs."""
-        ...
-
-
 @dataclass(frozen=True)
 class Relevance:
     """The relevance of each word for the target.
@@ -160,17 +122,14 @@ class Relevance:
 
 
 def integrated_gradients(explained: ExplainedTarget) -> Relevance:
-    """Integrate the gradient along the path from masked words to the words.
+    """Integrate the gradient along the path from masked words to the words (Gauss-Legendre
+    quadrature).
 
     Values sum to the difference that the words make to the score (completeness); steps are added
-    until this holds up to ``GAP``. Uses Gauss-Legendre quadrature.
-
-    Raises:
-        InputError: the head reads n-grams, which are not word embeddings.
+    until this holds up to ``GAP``.
 
     Source: Sundararajan, Taly and Yan 2017, section 3.
     """
-    _refuse_ngrams(explained)
     first, last = _path_ends(explained)
     masked = explained.without(range(len(explained.words)))
     ends = explained.values([masked, explained.read.token_ids])
@@ -193,7 +152,6 @@ def gradient_x_input(explained: ExplainedTarget) -> Relevance:
 
     Source: Shrikumar et al. 2017, section 3.2 of the related work, with masked words as reference.
     """
-    _refuse_ngrams(explained)
     first, last = _path_ends(explained)
     _, gradients = explained.gradients(last[None])
     return Relevance(
@@ -217,14 +175,19 @@ def attention_x_gradient(explained: ExplainedTarget) -> Relevance:
     return _by_attention(explained, relevance)
 
 
-def leave_one_out(explained: Occluded) -> Relevance:
-    """The difference that masking each single word makes."""
+def leave_one_out(explained: Any) -> Relevance:
+    """The difference that masking each single word makes.
+
+    Like ``shapley``, needs only ``words``, ``without`` (the input without the words at these
+    indices) and ``values`` (the outputs for such inputs): an ``ExplainedTarget`` or an
+    ``OccludedRow``.
+    """
     inputs = [explained.without([i]) for i in range(len(explained.words))]
     values = explained.values([explained.without([]), *inputs])
     return Relevance(values[0] - values[1:])
 
 
-def shapley(explained: Occluded) -> Relevance:
+def shapley(explained: Any) -> Relevance:
     """The mean difference that a word makes over all orders of masking words.
 
     Exact for up to ``SEGMENTS`` words; a longer text is divided into that many segments, whose
@@ -232,13 +195,12 @@ def shapley(explained: Occluded) -> Relevance:
 
     Source: Lundberg and Lee 2017, equation 4.
     """
-    groups = segments_of(explained.words, SEGMENTS)
+    words = np.arange(len(explained.words))
+    groups = np.array_split(words, min(SEGMENTS, len(words)))
     count = len(groups)
     numbers = range(count)
-    subsets = [
-        frozenset(subset) for size in range(count + 1) for subset in combinations(numbers, size)
-    ]
-    masked = [[i for g in numbers if g not in kept for i in groups[g]] for kept in subsets]
+    subsets = [frozenset(s) for size in range(count + 1) for s in combinations(numbers, size)]
+    masked = [[i for g in numbers if g not in kept for i in groups[g].tolist()] for kept in subsets]
     scores = explained.values([explained.without(each) for each in masked])
     known = dict(zip(subsets, scores, strict=True))
     values = np.zeros(len(explained.words))
@@ -271,11 +233,7 @@ OCCLUSION = ("leave_one_out", "shapley")
 
 
 def method_named(name: str) -> Callable[[Any], Relevance]:
-    """Look up a method by name.
-
-    Raises:
-        InputError: unknown name.
-    """
+    """Look up a method; ``InputError`` if there is none of that name."""
     known(*METHODS)("method", name)
     return METHODS[name]
 
@@ -299,27 +257,29 @@ def _by_attention(
     layers = range(len(model.encoder.schedule()))
     gradients = gradients_of(score, model, batch, explained.head, layers)
     reads = np.split(explained.target.reads, np.cumsum(batch.layout.lengths)[:-1])
-    flows = [combine(*gradients.of(number)) for number in range(len(reads))]
-    tokens = [
-        flow.new_tensor(reads_of_sequence) @ flow
-        for reads_of_sequence, flow in zip(reads, flows, strict=True)
-    ]
+    tokens = []
+    for sequence, weights in enumerate(reads):
+        flow = combine(*gradients.of(sequence))
+        tokens.append(flow.new_tensor(weights) @ flow)
     return Relevance(explained.over_words(torch.cat(tokens).double().cpu().numpy()))
 
 
 def _path_ends(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:
-    """Word embeddings (T, E) of the input with all words masked, and of the input itself."""
-    masked = explained.without(range(len(explained.words)))
-    return explained.embeds(masked), explained.embeds(explained.read.token_ids)
-
-
-def _refuse_ngrams(explained: ExplainedTarget) -> None:
+    """Word embeddings (T, E) of the input with all words masked, and of the input itself; not for
+    heads that read n-grams."""
     head: Any = explained.model.heads[explained.head]
     if getattr(head, "ngrams", None) is not None:
         raise InputError(
             "the network reads n-grams, which have no gradient per word; use the method "
             "leave_one_out"
         )
+    masked = explained.without(range(len(explained.words)))
+    table: Any = explained.model.encoder.embeddings.word
+    masked, whole = (
+        table(torch.from_numpy(ids).long().to(explained.model.device)).detach()
+        for ids in (masked, explained.read.token_ids)
+    )
+    return masked, whole
 
 
 def _parts(items: Any, tokens: int, most: int) -> Iterator[Any]:

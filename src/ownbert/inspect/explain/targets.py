@@ -23,6 +23,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 
 Score = Callable[[Tensor, Batch], Tensor]
+Transform = Callable[[Tensor], Tensor]
 # Number of most probable predictions shown with an explanation.
 _ANSWERS = 3
 
@@ -32,7 +33,6 @@ class Target:
     """A number in a row's prediction that can be explained.
 
     Args:
-        name: name shown to the user.
         score: maps logits and batch to (N), differentiably: a logit, value or cosine.
         probability: the same for a probability; None if there is none.
         reads: (T) weight of each token in the input of the head.
@@ -61,12 +61,7 @@ def targets_of(
     """The targets of a row's prediction, or the wanted ones.
 
     Args:
-        task: task of the folder.
-        model: model of the folder.
-        row: the row.
-        example: the encoded row.
-        raw: outputs of the row.
-        note: the row's note in ``EncodedRows``.
+        raw, note: outputs of the row, and its note in ``EncodedRows``.
         target: a label, the number of a choice, or an entity type; by default the prediction.
         labels: number of most probable labels for single-label tasks.
 
@@ -94,21 +89,21 @@ def masked_word(
 ) -> Target:
     """The logit of a token at the masked position ``mask``, counted from 0."""
     assert example.masked_positions is not None
-    count, length = len(example.masked_positions), len(example.token_ids)
-    reads = np.zeros(length)
+    count = len(example.masked_positions)
+    reads = np.zeros(len(example.token_ids))
     reads[example.masked_positions[mask]] = 1
 
-    def masked_logits(logits: Tensor) -> Tensor:
-        return logits.float().unflatten(0, (-1, count))[:, mask]  # (N, V)
+    def of_token(transform: Transform, logits: Tensor, batch: Batch) -> Tensor:
+        return transform(logits.float().unflatten(0, (-1, count))[:, mask])[:, token]  # (N, V)
 
-    return Target(
-        name,
-        lambda logits, batch: masked_logits(logits)[:, token],
-        lambda logits, batch: masked_logits(logits).softmax(-1)[:, token],
-        reads,
-        shown,
-        answers,
-    )
+    return Target(name, *_score_and_probability(of_token), reads, shown, answers)
+
+
+def _score_and_probability(
+    value: Callable[[Transform, Tensor, Batch], Tensor], dim: int = -1
+) -> tuple[Score, Score]:
+    """A value (N) of logits, and the same of their softmax over ``dim``."""
+    return partial(value, lambda logits: logits), partial(value, partial(F.softmax, dim=dim))
 
 
 def probability(task: Any, logits: Tensor, batch: Batch) -> Tensor:
@@ -144,13 +139,8 @@ def _labels(
 
 
 def chosen_labels(task: Any, raw: np.ndarray, target: str | None, most: int) -> list[int]:
-    """The indices of the most probable labels, the positive labels, or the values of a row.
-
-    Args:
-        raw: (C) outputs of the row.
-        target: the only label to choose, by name.
-        most: number of labels for single-label tasks.
-    """
+    """The indices of the label of this name, or of the most probable labels (``most`` of them, for
+    single-label tasks), the positive labels, or the values of a row with outputs (C)."""
     if target is not None:
         return [_index(task.labels, target)]
     if isinstance(task, SingleLabelTask):
@@ -181,7 +171,7 @@ def _choice(example: Example, raw: np.ndarray, target: str | None) -> Target:
 def _tags(
     task: Any, row: Row, example: Example, raw: np.ndarray, target: str | None
 ) -> list[Target]:
-    """One target per entity."""
+    """The mean over the words of each entity."""
     assert example.tags is not None
     first = np.flatnonzero(example.tags >= 0)  # first token of each word
     predicted = raw.argmax(-1)
@@ -199,22 +189,13 @@ def _tags(
         reads = np.zeros(len(example.token_ids))
         reads[first[start:end]] = 1 / (end - start)
 
-        def word_logits(logits: Tensor) -> Tensor:
-            each = logits.float().unflatten(0, (-1, len(example.token_ids)))
-            return each[:, rows]  # (N, words, C)
-
-        def mean_over_words(values: Tensor) -> Tensor:
-            return values[:, torch.arange(len(classes)), classes].mean(-1)
+        def mean_over_words(transform: Transform, logits: Tensor, batch: Batch) -> Tensor:
+            words = logits.float().unflatten(0, (-1, len(reads)))[:, rows]  # (N, words, C)
+            return transform(words)[:, torch.arange(len(classes)), classes].mean(-1)
 
         name = f"{kind}: {' '.join(row.texts[start:end])}"
         shown = float(raw[range(start, end), predicted[start:end]].mean())
-        return Target(
-            name,
-            lambda logits, batch: mean_over_words(word_logits(logits)),
-            lambda logits, batch: mean_over_words(word_logits(logits).softmax(-1)),
-            reads,
-            shown,
-        )
+        return Target(name, *_score_and_probability(mean_over_words), reads, shown)
 
     return [make_target(*span) for span in spans]
 
@@ -232,18 +213,18 @@ def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> 
         first, last = (window.first + token - window.begin for token in (span.first, span.last))
     reads = np.zeros(len(example.token_ids))
     reads[[first, last]] += 0.5
-    inside = slice(positions[span.window].start, positions[span.window].end)
+    begin = positions[span.window].start
+    inside = slice(begin, positions[span.window].end)
 
-    def token_logits(logits: Tensor) -> Tensor:
-        return logits.float().unflatten(0, (-1, len(example.token_ids)))  # (N, T, 2)
+    def ends(logits: Tensor) -> Tensor:
+        return logits.float().unflatten(0, (-1, len(reads)))[:, inside]  # (N, tokens, 2)
 
     def score(logits: Tensor, batch: Batch) -> Tensor:
-        token_scores = token_logits(logits)
-        return token_scores[:, first, 0] + token_scores[:, last, 1]
+        return ends(logits)[:, first - begin, 0] + ends(logits)[:, last - begin, 1]
 
     def probability(logits: Tensor, batch: Batch) -> Tensor:
-        probabilities = token_logits(logits)[:, inside].softmax(1)
-        return probabilities[:, first - inside.start, 0] * probabilities[:, last - inside.start, 1]
+        likely = ends(logits).softmax(1)
+        return likely[:, first - begin, 0] * likely[:, last - begin, 1]
 
     return Target(decided.text or "no answer", score, probability, reads, decided.score)
 

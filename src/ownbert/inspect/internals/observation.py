@@ -1,10 +1,15 @@
-"""The internals of a model on one example: attention, hidden states, a prediction per layer; and
-the pages that show them.
+"""The internals of a model on one example: attention (compressed for a page: the largest weights of
+each token, one byte each), hidden states, a prediction per layer; and the pages that show them.
 
-T tokens of an example, S tokens of one of its sequences, L layers, H heads, K head size, D hidden,
-C classes or vocabulary size.
+T tokens of an example, S tokens of one of its sequences, k weights per token, L layers, H heads,
+K head size, D hidden, C classes or vocabulary size.
+
+Weights are collected layer by layer while the model runs, so that only one layer is in memory as
+(H, S, S) at a time.
 """
 
+import zlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,26 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.exceptions import InputError
 from ownbert.inference.fill_mask import masked_example
-from ownbert.inspect.internals.attention_weights import (
-    ALL_HEADS,
-    BEST_BYTES,
-    SHARES,
-    WORST_BYTES,
-    ChosenHeads,
-    HeadChoice,
-    HeadWeights,
-    WeightsCollector,
-    heads_by_layer,
-    pack_heads,
-    packed_bytes,
-    weights_per_token,
-)
-from ownbert.inspect.internals.observing import evaluating, masked_words
+from ownbert.inspect.internals.observing import evaluating, masked_words, ranges, require_layers
 from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.pages import page
@@ -44,19 +36,207 @@ _LEAST = 8
 # Maximum sequence length for recording attention, which is quadratic in it.
 _LONGEST = 4096
 _CANDIDATES = 3  # entries named per layer
+# Side of a head's thumbnail.
+_THUMBNAIL = 32
+# Targets of a head's attention: the token itself, its neighbours, the first token of the sequence,
+# and the separators.
+_SHARES = ("itself", "previous", "next", "first", "separators")
+# A weight w is stored as the byte 255 sqrt(w / largest): the error is at most 1/255 of the head's
+# largest weight, and much smaller for small weights.
+_BYTE = 255
+# Compressed bytes per weight with its position: worst and best case.
+_WORST_BYTES, _BEST_BYTES = 2.0, 0.35
+# Other layers may fit up to this many times as many weights as the first layer.
+_MARGIN = 4
+# Selected heads by layer, both counted from 0.
+ChosenHeads = Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """The weights of a head in a sequence: square roots of the weights relative to the ``peak`` (S,
+    k), uint8; positions ``keys`` (S, k), ascending in each row, None if k is S; a ``thumbnail`` of
+    block means, scaled to a maximum of 255; and mean weights by ``_SHARES``."""
+
+    sequence: int
+    layer: int
+    head: int
+    peak: float
+    values: np.ndarray
+    keys: np.ndarray | None
+    thumbnail: np.ndarray
+    shares: tuple[float, ...]
+
+    def packed(self, most: int) -> str:
+        """The ``most`` largest weights of each row, compressed, in base64: all values come first,
+        then the low bytes of the differences between positions, then the high bytes, which
+        compresses best."""
+        values, keys = self.values, self.keys
+        if most < values.shape[1]:
+            order = np.argsort(-values.astype(np.int16), 1, kind="stable")[:, :most]
+            order.sort(1)
+            values = np.take_along_axis(values, order, 1)
+            keys = order if keys is None else np.take_along_axis(keys, order, 1)
+        planes = [values.tobytes()]
+        if keys is not None:
+            steps = np.diff(keys.astype(np.int32), axis=1, prepend=0).astype("<u2")
+            planes += [(steps & 255).astype(np.uint8).tobytes()]
+            planes += [(steps >> 8).astype(np.uint8).tobytes()]
+        return packed_bytes(b"".join(planes))
+
+
+class WeightsCollector(dict[int, list[Tensor]]):
+    """Collects the attention weights of a ``Context`` layer by layer, and keeps the ``most``
+    largest ones per token of the ``chosen`` heads; ``kept``: heads of each layer that are not
+    pruned. The first layer shows how many weights fit into ``budget`` bytes per head, which limits
+    the search in the other layers."""
+
+    def __init__(
+        self,
+        kept: Sequence[Sequence[int]],
+        chosen: ChosenHeads,
+        most: int,
+        separators: Sequence[Sequence[int]],
+        budget: int,
+    ) -> None:
+        super().__init__()
+        self.kept, self.chosen, self.most, self.separators = kept, chosen, most, separators
+        self.heads: list[HeadWeights] = []
+        self._budget = budget
+
+    def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
+        first = not self.heads
+        names = self.chosen[layer]
+        for sequence, matrix in enumerate(weights):
+            if len(names) < len(matrix):
+                matrix = matrix[[self.kept[layer].index(h) for h in names]]
+            if names:
+                self._collect(sequence, layer, names, matrix.float())  # (H, S, S)
+        if first and self.heads and self.most < max(matrix.shape[-1] for matrix in weights):
+            _, fitting = pack_heads(self.heads, self.most, self._budget * len(self.heads))
+            self.most = min(self.most, _MARGIN * fitting)
+
+    def _collect(self, sequence: int, layer: int, names: Sequence[int], weights: Tensor) -> None:
+        size = weights.shape[-1]
+        side = min(size, _THUMBNAIL)
+        means = F.adaptive_avg_pool2d(weights[None], side)[0]
+        small = means / means.amax((1, 2), keepdim=True).clamp_min(1e-9)
+        thumbnails = (_BYTE * small).round().byte().cpu().numpy()
+        shares = _shares(weights, self.separators[sequence])
+        keys = None
+        if self.most < size:
+            weights, places = weights.topk(self.most)
+            places, order = places.sort(-1)
+            weights, keys = weights.gather(-1, order), places.to(torch.int32).cpu().numpy()
+        peaks = weights.amax((1, 2), keepdim=True).clamp_min(1e-9)
+        values = (_BYTE * (weights.clamp_min(0) / peaks).sqrt()).round().byte().cpu().numpy()
+        for index, head in enumerate(names):
+            key_index = None if keys is None else keys[index].astype(np.uint16)
+            weights_of_head = float(peaks[index]), values[index], key_index
+            seen = thumbnails[index], shares[index]
+            self.heads.append(HeadWeights(sequence, layer, head, *weights_of_head, *seen))
+
+
+def _shares(weights: Tensor, separators: Sequence[int]) -> list[tuple[float, ...]]:
+    """Mean weight per head for each of ``_SHARES``."""
+    size = weights.shape[-1]
+    shares = [
+        weights.diagonal(offset, 1, 2).sum(-1) / max(1, size - abs(offset)) for offset in (0, -1, 1)
+    ]
+    shares += [weights[:, :, 0].mean(-1), weights[:, :, list(separators)].sum(-1).mean(-1)]
+    return [tuple(round(float(x), 4) for x in row) for row in torch.stack(shares, 1).cpu()]
+
+
+def weights_per_token(sizes: Sequence[int], heads: int, budget: int, weight_bytes: float) -> int:
+    """Number of weights per token that fit into ``budget`` bytes in base64, for sequences of these
+    sizes, all heads of all layers together, and compressed bytes per weight."""
+    return int(budget * 3 / 4 / weight_bytes / max(1, sum(sizes) * heads))
+
+
+def pack_heads(heads: Sequence[HeadWeights], most: int, budget: int) -> tuple[list[str], int]:
+    """Encode heads in base64, with as many weights per token (``most`` at most) as fit into
+    ``budget`` bytes; return that number as well."""
+    most = min([most, *(head.values.shape[1] for head in heads if head.keys is not None)])
+    packed: list[str] = []
+    for some in (heads[:: max(1, len(heads) // 12)], heads):  # an estimate from a few heads first
+        while True:
+            packed = [head.packed(most) for head in some]
+            size = sum(map(len, packed)) * len(heads) / max(1, len(some))
+            if most <= 1 or size <= budget:
+                break
+            most = max(1, min(most - 1, int(most * 0.97 * budget / size)))
+    return packed, most
+
+
+def packed_bytes(raw: bytes) -> str:
+    """Compress with zlib and encode in base64; the counterpart of ``unpacked`` in view.js."""
+    return b64encode(zlib.compress(raw, 6)).decode("ascii")
+
+
+@torch.inference_mode()
+def attention_maps(
+    model: Model, example: Example, chosen: ChosenHeads
+) -> list[dict[int, np.ndarray]]:
+    """Run a model once and return its attention weights: for each sequence, by layer, float32
+    (selected heads, S, S), one row per query token with its weights over key tokens."""
+    batch, kept = pack([example]).to(model.device), heads_by_layer(model)
+    maps: dict[int, list[np.ndarray]] = {}
+
+    class Selected(dict[int, list[Tensor]]):
+        def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
+            selected = [kept[layer].index(head) for head in chosen[layer]]
+            maps[layer] = [each[selected].float().cpu().numpy() for each in weights]  # (H, S, S)
+
+    plain = model.encoder.plain_context(batch)
+    context = replace(plain, keep=frozenset(chosen), attentions=Selected())
+    with evaluating(model):
+        model(batch, [], context=context)
+    count = len(batch.layout.lengths)
+    return [{layer: maps[layer][i] for layer in chosen} for i in range(count)]
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """Selection of attention heads: layers from 0, negative ones count from the end, and heads from
+    0; None: all."""
+
+    layers: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+
+    def of(self, model: Model) -> ChosenHeads:
+        """The selected heads of a model that are not pruned, by layer; ``InputError`` if a layer or
+        head does not exist."""
+        kept, chosen = heads_by_layer(model), self.layers
+        count = len(kept)
+        ends = range(-count, 0)
+        given = range(count) if chosen is None else chosen
+        layers = list(dict.fromkeys(n + count if n in ends else n for n in given))
+        require_layers(layers, count)
+        known = sorted({head for layer in layers for head in kept[layer]})
+        for head in self.heads or ():
+            if head not in known:
+                raise InputError(
+                    "there is no head {head} in these layers; they have {ranges}",
+                    head,
+                    ranges(known),
+                )
+        selected = known if self.heads is None else self.heads
+        return {layer: [head for head in kept[layer] if head in selected] for layer in layers}
+
+
+ALL_HEADS = HeadChoice()
+
+
+def heads_by_layer(model: Model) -> tuple[tuple[int, ...], ...]:
+    """The heads of each layer that are not pruned; shared blocks count once per use."""
+    schedule = [block for block, _ in model.encoder.schedule()]
+    return tuple(tuple(block.attention.kept) for block in schedule)  # pyright: ignore
 
 
 @dataclass(frozen=True)
 class LayerQuestion:
-    """A quantity that is computed from every layer with the head of the last one.
-
-    Args:
-        name: name shown to the user.
-        value: maps logits and batch to (1).
-        is_probability: whether the value is a probability.
-        distribution: maps logits and batch to (C) probabilities; None if there is none.
-        names: names of the C entries.
-    """
+    """A quantity that is computed from every layer with the head of the last one: ``value`` maps
+    logits and batch to (1), ``distribution`` to (C) probabilities of entries with ``names``."""
 
     name: str
     value: Callable[[Tensor, Batch], Tensor]
@@ -67,17 +247,9 @@ class LayerQuestion:
 
 @dataclass(frozen=True)
 class LayerPredictions:
-    """The head's predictions from the hidden states of each layer (logit lens).
-
-    Args:
-        name: name of the quantity.
-        is_probability: whether the values are probabilities.
-        values: (L + 1) values, from the embeddings to the last layer.
-        candidates: most probable entries of each layer with their probabilities, if there is a
-            distribution.
-        settled: first layer (0: embeddings) from which the final prediction is the most probable
-            one; None without a distribution.
-    """
+    """The head's predictions from the hidden states of each layer (logit lens): L + 1 values, from
+    the embeddings to the last layer; with a distribution the most probable entries of each, and the
+    first layer from which the final prediction is the most probable one (``settled``)."""
 
     name: str
     is_probability: bool
@@ -92,15 +264,12 @@ class Observation:
 
     Args:
         tokens: tokens of each sequence.
-        heads: number of heads H, including pruned ones.
         kept: heads of each layer that are not pruned.
         layers: layers with recorded attention.
-        weights: weights of each of their heads in each sequence.
-        most: number of weights per token.
-        packed: the weights in base64.
+        weights, packed: weights of each of their heads in each sequence, ``most`` per token; and in
+            base64.
         norms: (L + 1, T) norms of the hidden states.
         written: (L, H) mean norm of each head's contribution; NaN for pruned heads.
-        answers: predictions of each layer.
         note: reason for missing weights, if any.
     """
 
@@ -128,19 +297,12 @@ def observe(
     choice: HeadChoice = ALL_HEADS,
     budget: int = BUDGET,
 ) -> Observation:
-    """Run a model once and record its internals.
-
-    Args:
-        model: text model.
-        tokenizer: tokenizer of the model.
-        example: input; may have several sequences.
-        head: head applied to every layer's hidden states.
-        questions: quantities computed with this head.
-        choice: layers and heads; explicitly selected ones that do not fit are an error.
-        budget: bytes of the weights, in base64.
+    """Run a text model once and record its internals: attention of the chosen heads, in ``budget``
+    bytes in base64, and answers to questions about the ``head`` at every layer.
 
     Raises:
-        InputError: a layer or head does not exist, or the selected ones have too many weights.
+        InputError: a layer or head does not exist, or explicitly selected ones have too many
+            weights.
     """
     batch = pack([example]).to(model.device)
     schedule = [block for block, _ in model.encoder.schedule()]
@@ -148,7 +310,7 @@ def observe(
     sizes = batch.layout.lengths
     layers, note = _layers(chosen, sizes, budget, fixed=choice != ALL_HEADS)
     count = sum(len(chosen[layer]) for layer in layers)
-    most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
+    most = min(max(sizes), weights_per_token(sizes, count, budget, _BEST_BYTES))
     ids = example.split(example.token_ids)
     ends = {*tokenizer.start_ids, tokenizer.sep_id}
     separators = [[i for i, x in enumerate(row_ids) if i and int(x) in ends] for row_ids in ids]
@@ -184,14 +346,7 @@ def layer_answers(
     batch: Batch,
     questions: Sequence[LayerQuestion],
 ) -> list[LayerPredictions]:
-    """Apply a head to the hidden states of each layer instead of the last.
-
-    Args:
-        model: text model.
-        head: name of the head.
-        states: L + 1 of (T, D), as in ``Outputs.hidden_states``.
-        batch: batch of the example.
-        questions: quantities to compute.
+    """Apply a head to the hidden states of each layer, L + 1 of (T, D), instead of the last.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens", for a language model's head.
     """
@@ -247,7 +402,7 @@ def _layers(
     count, room = 0, []
     for layer in reversed(requested):  # prefer layers close to the output
         count += len(chosen[layer])
-        if weights_per_token(sizes, count, budget, WORST_BYTES) < least:
+        if weights_per_token(sizes, count, budget, _WORST_BYTES) < least:
             break
         room.append(layer)
     if len(room) == len(requested):
@@ -326,15 +481,7 @@ def view_page(
     inside: Sequence[Observation | None],
     **values: Any,
 ) -> str:
-    """Fill in a template that extends ``view.html``.
-
-    Args:
-        template: path of the template.
-        title: title of the page.
-        data: data of its script.
-        inside: observation of each row, whose weights are added.
-        values: further variables of the template.
-    """
+    """Fill in a template that extends ``view.html``, with the weights of each row's observation."""
     weights = [
         (f"{row}.{head.sequence}.{head.layer}.{head.head}", packed)
         for row, observed in enumerate(inside)
@@ -355,7 +502,7 @@ def as_data(observation: Observation | None) -> dict[str, Any] | None:
         "kept": [list(heads) for heads in observation.kept],
         "layers": list(observation.layers),
         "shown": [[head.sequence, head.layer, head.head] for head in observation.weights],
-        "shares": {"names": SHARES, "values": [head.shares for head in observation.weights]},
+        "shares": {"names": _SHARES, "values": [head.shares for head in observation.weights]},
         "peaks": [float(f"{head.peak:.5g}") for head in observation.weights],
         "sides": [len(head.thumbnail) for head in observation.weights],
         "thumbnails": packed_bytes(thumbnails),

@@ -18,11 +18,7 @@ AttendObserver = Callable[[Tensor, Tensor, Tensor, Context, int], None]
 
 
 def core_model(model: nn.Module) -> Model:
-    """Return ``model``.
-
-    Raises:
-        InputError: the module is something else.
-    """
+    """Return ``model``, or raise ``InputError`` if the module is something else."""
     if not isinstance(model, Model):
         raise InputError(
             "{kind} is not a model of OwnBERT; give one, or a folder", type(model).__name__
@@ -37,16 +33,8 @@ def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
-    """A batch of one text on the model's device.
-
-    Args:
-        model: text model.
-        ids: ids of the text with special tokens.
-        note: appended to the error message.
-
-    Raises:
-        InputError: there are too many ids for the model.
-    """
+    """A batch of one text on the model's device; ``note`` is appended to the message if there are
+    too many ids for the model."""
     require_room(model, ids, note)
     array = np.asarray(ids, dtype=np.int64)
     return pack([Example(array, np.zeros_like(array))]).to(model.device)
@@ -68,6 +56,17 @@ def require_layers(layers: Iterable[int], count: int) -> None:
             raise InputError(
                 "there is no layer {layer}; the layers are 0..{count}", layer, count - 1
             )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Format 0, 1, 2, 5 as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def masked_words(model: Model, example: Example) -> np.ndarray:

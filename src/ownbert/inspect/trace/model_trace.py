@@ -23,11 +23,12 @@ from ownbert.inspect.internals.observing import (
     core_model,
     evaluating,
     observing_attend,
+    ranges,
     require_layers,
     text_batch,
     text_ids,
 )
-from ownbert.inspect.parameters import head_columns, ranges
+from ownbert.inspect.parameters import head_columns
 from ownbert.inspect.trace.trace import (
     PROJECTIONS,
     Derivation,
@@ -69,14 +70,7 @@ def _loaded(folder: str | Path) -> tuple[Model, Tokenizer]:
 def trace_model(
     model: nn.Module, tokenizer: Tokenizer, text: str, layer: int = 0, head: int = 0
 ) -> Trace:
-    """Trace one attention head.
-
-    Args:
-        model: text model in any mode, which is restored.
-        tokenizer: tokenizer of the model.
-        text: text that fits in the model.
-        layer: layer from 0.
-        head: head from 0.
+    """Trace one attention head of a text model in any mode, which is restored.
 
     Raises:
         InputError: the layer or head does not exist, the text is too long, or the model does not
@@ -84,24 +78,29 @@ def trace_model(
     """
     core = core_model(model)
     attention = _attention(core, layer)
-    index = _index(attention, layer, head)
+    if head not in attention.kept:
+        message = "layer {layer} has no head {head}; it has {ranges}"
+        raise InputError(message, layer, head, ranges(attention.kept))
+    index = attention.kept.index(head)  # among those that are not pruned
     ids = text_ids(text, tokenizer)
     batch = text_batch(core, ids, " with the special ones")
     context = replace(core.encoder.plain_context(batch), keep=frozenset([layer]))
-    tokens, head_slice = tuple(tokenizer.tokens(ids)), _head_slice(attention, index)
+    tokens = tuple(tokenizer.tokens(ids))
+    head_slice = HeadSlice(
+        **vars(head_columns(attention)[index]),
+        size=attention.output.out_features,
+        width=attention.width,
+        head_size=attention.head_size,
+        heads=attention.kept,
+    )
     traced = TracedHead(
         attention, head_slice, tokens, context.layout.causal, core.config.norm_first
     )
     with _capturing(traced, layer), evaluating(core):
         core(batch, (), context=context)
-    name = model.__class__.__name__ if core is not model else core.model_type
-    facts = {
-        "model": f"{name}, {core.config.num_hidden_layers} layers of "
-        f"{core.config.num_attention_heads} heads",
-        "layer": str(layer),
-        "head": str(head),
-        "tokens": str(len(tokens)),
-    }
+    layers, heads = core.config.num_hidden_layers, core.config.num_attention_heads
+    facts = {"model": f"{core.model_type}, {layers} layers of {heads} heads"}
+    facts |= {"layer": str(layer), "head": str(head), "tokens": str(len(tokens))}
     steps = traced.steps(context.attentions[layer][0][index])
     return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), head_slice)
 
@@ -118,40 +117,11 @@ def _attention(model: Model, layer: int) -> MultiHeadAttention:
     return schedule[layer][0].attention  # pyright: ignore[reportReturnType]
 
 
-def _index(attention: MultiHeadAttention, layer: int, head: int) -> int:
-    """The index of the head among those that are not pruned."""
-    if head in attention.kept:
-        return attention.kept.index(head)
-    raise InputError(
-        "layer {layer} has no head {head}; it has {ranges}", layer, head, ranges(attention.kept)
-    )
-
-
-def _head_slice(attention: MultiHeadAttention, index: int) -> HeadSlice:
-    return HeadSlice(
-        **vars(head_columns(attention)[index]),
-        size=attention.output.out_features,
-        width=attention.width,
-        head_size=attention.head_size,
-        heads=attention.kept,
-    )
-
-
 @dataclass
 class TracedHead:
-    """An attention head, and the tensors captured in its layer during a forward pass.
-
-    Args:
-        attention: attention of the layer.
-        cut: the head's part of the layer.
-        tokens: T tokens of the text.
-        causal, norm_first: settings of the model.
-        projections: inputs (T, D) and outputs of each fused matrix, by name.
-        attended: queries, keys and values (T, H, K) passed to ``attend``.
-        bias: term added to the scores.
-        joined: (T, HK) input of the output matrix.
-        output: (T, D) output of the output matrix.
-    """
+    """An attention head (``cut``: its part of the layer), and the tensors captured in its layer:
+    inputs (T, D) and outputs of each fused matrix, queries, keys and values (T, H, K), the term
+    added to the scores, and input (T, HK) and output (T, D) of the output matrix."""
 
     attention: MultiHeadAttention
     cut: HeadSlice

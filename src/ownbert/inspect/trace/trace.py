@@ -77,10 +77,9 @@ Matrices = Mapping[str, np.ndarray]
 class Derivation:
     """How each number of a step is computed from other steps, which are named by key.
 
-    Args:
-        kind: given; product (a row of ``left`` times a column of ``right``, or a row if ``turned``,
-            plus ``bias``, a single row); scale (by ``factor``); add; hide; softmax; round; rotate;
-            weigh (row i T + j: the share of row j of ``right`` in row i).
+    ``kind``: given; product (a row of ``left`` times a column of ``right``, or a row if ``turned``,
+    plus ``bias``, a single row); scale (by ``factor``); add; hide; softmax; round; rotate; weigh
+    (row i T + j: the share of row j of ``right`` in row i).
     """
 
     kind: str = "given"
@@ -93,15 +92,8 @@ class Derivation:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """A matrix of the trace.
-
-    Args:
-        key: name in formulas.
-        made: how its numbers are computed.
-        rows: names of the rows.
-        columns: names of the columns.
-        rule: right-hand side of the formula, if it does not follow from ``made``.
-    """
+    """A matrix of the trace: its ``key`` in formulas, how its numbers are ``made``, names of rows
+    and columns; ``rule``: right-hand side of the formula, if it does not follow from ``made``."""
 
     key: str
     title: str
@@ -144,14 +136,8 @@ class TraceStep:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSlice(HeadColumns):
-    """The rows and columns of a layer's matrices that belong to a head.
-
-    Args:
-        size: hidden size D.
-        width: H x K of the heads that are not pruned.
-        head_size: K.
-        heads: indices of the heads that are not pruned.
-    """
+    """The rows and columns of a layer's matrices that belong to a head: hidden size D, width H x K
+    of the heads that are not pruned, head size K, and the indices of these heads."""
 
     size: int
     width: int
@@ -161,13 +147,8 @@ class HeadSlice(HeadColumns):
 
 @dataclass(frozen=True)
 class Trace:
-    """All steps in order.
-
-    Args:
-        facts: facts about the input, by name.
-        steps: steps of one attention head.
-        cut: the head's part of its layer.
-    """
+    """All steps in order, facts about the input by name, and the head's part of its layer
+    (``cut``)."""
 
     title: str
     facts: Mapping[str, str]
@@ -254,7 +235,9 @@ def _table(step: TraceStep, width: int) -> Table:
     if step.rows:
         table.add_column("", style="dim", no_wrap=True)
     for j in columns:
-        heading = _MORE if j is None else _heading(j, names[j], cells)
+        # The number of a column stands above its name.
+        name = f"\n{_short(names[j], cells)}" if j is not None and names[j] else ""
+        heading = _MORE if j is None else f"{j}{name}"
         table.add_column(Text(heading), justify="right", no_wrap=True, min_width=1)
     for i in rows:
         name = [] if not step.rows else [Text("" if i is None else _short(step.rows[i], _NAME))]
@@ -262,11 +245,6 @@ def _table(step: TraceStep, width: int) -> Table:
         line = [_MORE if None in (i, j) else _cell(float(values[i, j]), decimals) for j in columns]
         table.add_row(index, *name, *line)
     return table
-
-
-def _heading(index: int, name: str, cells: int) -> str:
-    """The number of a column above its name."""
-    return f"{index}\n{_short(name, cells)}" if name else str(index)
 
 
 def _short(name: str, cells: int) -> str:
@@ -297,20 +275,14 @@ def _cell(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}"
 
 
-def write_page(
-    trace: Trace, path: str | os.PathLike[str], *, inside: Observation | None = None
-) -> None:
-    """Write ``as_page(trace, inside=inside)`` atomically."""
-    write_text(path, as_page(trace, inside=inside))
+def write_page(trace: Trace, path: str | os.PathLike[str], **options: Any) -> None:
+    """Write ``as_page(trace, **options)`` atomically."""
+    write_text(path, as_page(trace, **options))
 
 
 def as_page(trace: Trace, *, inside: Observation | None = None) -> str:
-    """The page as HTML.
-
-    Args:
-        trace: trace of one head.
-        inside: observation of the whole model, shown first; the steps are then collapsed.
-    """
+    """The page as HTML; ``inside``: observation of the whole model, shown first; the steps are then
+    collapsed."""
     data = {
         "steps": [_packed(step) for step in trace.steps],
         "inside": as_data(inside),
@@ -344,10 +316,8 @@ def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[
         root = math.isclose(factor, size**-0.5)
         rule = f"scores / sqrt({size})" if root else f"scores x {factor:g}"
         meaning = "so that their spread does not grow with K" if root else "by qk_scale"
-        made = Derivation("scale", "scores", factor=factor)
-        steps.append(
-            TraceStep("scaled", "scaled scores", scores * factor, meaning, made, rule=rule)
-        )
+        made, scaled = Derivation("scale", "scores", factor=factor), scores * factor
+        steps.append(TraceStep("scaled", "scaled scores", scaled, meaning, made, rule=rule))
     return steps
 
 

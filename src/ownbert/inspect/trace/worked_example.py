@@ -4,7 +4,7 @@ T tokens, D width of the inputs, K width of queries and keys, K' width of values
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,10 @@ def trace_attention(
     scale: bool = False,
     digits: int | None = None,
 ) -> Trace:
-    """Compute self-attention step by step.
+    """Compute self-attention step by step for inputs (T, D), matrices ``query`` and ``key`` (D, K)
+    and ``value`` (D, K').
 
     Args:
-        inputs: (T, D).
-        query, key: matrix (D, K).
-        value: matrix (D, K').
         scale: divide the scores by sqrt(K) (Vaswani et al. 2017, equation 1).
         digits: round the weights to this number of decimals with ``round_weights`` before they are
             multiplied by the values.
@@ -63,9 +61,23 @@ def trace_attention(
     Raises:
         InputError: the shapes do not match.
     """
-    given = {"inputs": inputs, "query": query, "key": key, "value": value}
-    x, *matrices = (_matrix(name, rows) for name, rows in given.items())
-    _require_fit(x, dict(zip(("query", "key", "value"), matrices, strict=True)))
+    x = _matrix("inputs", inputs)
+    rows = {"query": query, "key": key, "value": value}
+    matrices = {name: _matrix(name, numbers) for name, numbers in rows.items()}
+    for name, matrix in matrices.items():
+        if len(matrix) != x.shape[1]:
+            raise InputError(
+                "{name} has {count} rows; the inputs are {width} numbers wide, so it must have "
+                "{width}",
+                *(name, len(matrix), x.shape[1]),
+            )
+    columns = [matrices[name].shape[1] for name in ("query", "key")]
+    if columns[0] != columns[1]:
+        raise InputError(
+            "query has {query} columns and key {key}; they must be equal, because a score is "
+            "the product of a query and a key",
+            *columns,
+        )
     if digits is not None and not 0 <= digits <= limits.DECIMALS:
         raise InputError(
             "the weights can be rounded to 0..{decimals} decimals, not {digits}",
@@ -74,9 +86,9 @@ def trace_attention(
         )
     steps = [TraceStep("inputs", "inputs", x, "one row per token")]
     projected = []
-    for (name, (matrix, meaning)), w in zip(PROJECTIONS.items(), matrices, strict=True):
-        words, made = "learnt; the same for every token", Derivation("product", "inputs", matrix)
-        steps.append(TraceStep(matrix, f"{matrix} matrix", w, words))
+    for name, (matrix, meaning) in PROJECTIONS.items():
+        w, made = matrices[matrix], Derivation("product", "inputs", matrix)
+        steps.append(TraceStep(matrix, f"{matrix} matrix", w, "learnt; the same for every token"))
         projected.append(TraceStep(name, name, x @ w, meaning, made))
     q, k, v = (step.values for step in projected)
     width = k.shape[1]
@@ -167,9 +179,7 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
         raise InputError(
             "{name} is {sizes}; a trace shows every number, of at most {most_rows:,} rows and "
             "columns",
-            name,
-            sizes,
-            _MOST_ROWS,
+            *(name, sizes, _MOST_ROWS),
         )
     if matrix.ndim != 2 or not matrix.size:
         sizes = " x ".join(map(str, matrix.shape)) or "one number"
@@ -178,30 +188,8 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
         raise InputError(
             "{name} contains a number beyond {largest:g}, for which the scores become infinite; "
             "use smaller numbers",
-            name,
-            _LARGEST,
+            *(name, _LARGEST),
         )
     if not np.isfinite(matrix).all():
         raise InputError("{name} contains a value that is not a finite number", name)
     return matrix
-
-
-def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None:
-    width = inputs.shape[1]
-    for name, matrix in matrices.items():
-        if len(matrix) != width:
-            raise InputError(
-                "{name} has {count} rows; the inputs are {width} numbers wide, so it must have "
-                "{width}",
-                name,
-                len(matrix),
-                width,
-            )
-    query, key = matrices["query"].shape[1], matrices["key"].shape[1]
-    if query != key:
-        raise InputError(
-            "query has {query} columns and key {key}; they must be equal, because a score is "
-            "the product of a query and a key",
-            query,
-            key,
-        )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.example import Example
-from ownbert.inspect.internals.attention_weights import ChosenHeads, attention_maps
+from ownbert.inspect.internals.observation import ChosenHeads, attention_maps
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
