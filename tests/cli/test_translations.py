@@ -51,9 +51,8 @@ NOT_TRANSLATED = (
     *("inspect/explain/attribution.py", "vision/patches.py", "vision/relevance_maps.py"),
     *("train/training_curves.py", "train/distributed.py", "train/optimizers.py"),
     # Answers of a server, which are for programs.
-    *(f"serve/{n}.py" for n in ("app", "gate", "prometheus", "models", "scheduler")),
-    *(f"serve/{n}.py" for n in ("served_model", "service")),
-    *(f"serve/api/{n}_api.py" for n in ("collection", "huggingface", "native", "openai", "tei")),
+    *(f"serve/{n}.py" for n in ("app", "gate", "scheduler", "served_model", "service")),
+    *(f"serve/{n}.py" for n in ("embedding_apis", "huggingface_api", "native_api")),
     *("text/build.py", "text/sentences.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.

@@ -24,7 +24,7 @@ from ownbert.inference.exported_network import ENGINE_POSITIONS, FEW_TOKENS, gro
 from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
-from ownbert.serve.api.exchange import Refusal
+from ownbert.serve.exchange import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tasks.embed import EmbeddingTask
 from ownbert.tasks.task import KEY
@@ -317,7 +317,7 @@ def test_what_needs_another_output_leaves_the_file_aside(masked: Path, tmp_path:
 
 def test_metrics_count_the_padding_of_engines(exported: Path):
     pytest.importorskip("prometheus_client")
-    from ownbert.serve.prometheus import Metrics
+    from ownbert.serve.service import Metrics
 
     def share() -> float:
         return Metrics(lambda: 0, lambda: 0).registry.get_sample_value("ownbert_padding_share")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ownbert.exceptions import InputError
-from ownbert.serve.api.exchange import Refusal
+from ownbert.serve.exchange import Refusal
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
 
 

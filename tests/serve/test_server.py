@@ -22,7 +22,7 @@ import pytest
 
 import ownbert
 from ownbert.exceptions import InputError
-from ownbert.serve.api.exchange import Refusal
+from ownbert.serve.exchange import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.server import require_memory
 from ownbert.serve.server_settings import ServeSettings

@@ -12,8 +12,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from ownbert import __version__
-from ownbert.serve.api import collection_api, huggingface_api, native_api, openai_api, tei_api
-from ownbert.serve.api.exchange import Refusal
+from ownbert.serve import huggingface_api, native_api
+from ownbert.serve.embedding_apis import openai_router, tei_router
+from ownbert.serve.exchange import Refusal
 from ownbert.serve.gate import Gate, error_response
 from ownbert.serve.service import Service
 
@@ -21,12 +22,7 @@ _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
 def make_app(service: Service, log: Any = sys.stderr) -> Gate:
-    """Create the application for a service.
-
-    Args:
-        service: service with its models.
-        log: stream for the access log; None: no log.
-    """
+    """Create the application for a service; ``log`` is the stream for the access log, or None."""
     app = FastAPI(
         title="OwnBERT",
         version=__version__,
@@ -66,8 +62,8 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
     async def docs() -> HTMLResponse:
         return HTMLResponse(_list_of_paths(app.openapi()))
 
-    for api in (openai_api, huggingface_api, tei_api, native_api, collection_api):
-        app.include_router(api.router(service))
+    for router in (openai_router, huggingface_api.router, tei_router, native_api.router):
+        app.include_router(router(service))
     return Gate(app, service, log)
 
 

@@ -13,14 +13,8 @@ _MOST_UNREAD = 1 << 28
 
 
 class Connection(H11Protocol):
-    """A connection that records how long it has been waiting for a request or for its client.
-
-    Attributes:
-        idle_since: time of its creation or of its last complete response.
-        unread: bytes of its responses in the send buffer.
-        unread_since: time of the last change of ``unread``.
-        bounds: limits of all connections of the server.
-    """
+    """A connection that records since when it waits for a request (its creation, or its last
+    complete response), and for its client (bytes in the send buffer, and their last change)."""
 
     bounds: "Bounds"
 
@@ -49,9 +43,6 @@ class Bounds:
     Args:
         seconds: maximum time to be idle, or to leave a response unread.
         most: maximum number of idle connections.
-
-    Attributes:
-        protocol: class of the connections.
     """
 
     def __init__(self, seconds: float, most: int) -> None:
@@ -67,42 +58,42 @@ class Bounds:
             self._close_surplus()
 
     async def sweep(self, connections: set[Any]) -> None:
-        """Check all connections periodically.
-
-        Args:
-            connections: connections of the server, modified concurrently.
-        """
+        """Check all connections of the server, which are modified concurrently, periodically."""
         self.connections = connections
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self._close_unread()
             now = time.monotonic()
-            for each in list(connections):
-                if each.idle and now - each.idle_since > self.seconds:
-                    each.transport.close()
+            for connection in list(connections):
+                if connection.idle and now - connection.idle_since > self.seconds:
+                    connection.transport.close()
             self._close_surplus()
 
     def _close_surplus(self) -> None:
         self._new = 0
-        idle = [each for each in self.connections if each.idle and not each.transport.is_closing()]
-        idle.sort(key=lambda each: each.idle_since)
-        for each in idle[: max(0, len(idle) - self.most)]:
-            each.transport.close()
+        idle = [
+            connection
+            for connection in self.connections
+            if connection.idle and not connection.transport.is_closing()
+        ]
+        idle.sort(key=lambda connection: connection.idle_since)
+        for connection in idle[: max(0, len(idle) - self.most)]:
+            connection.transport.close()
 
     def _close_unread(self) -> None:
         """Abort connections with unread responses: closing alone would wait for the client."""
         now, waiting = time.monotonic(), []
-        for each in list(self.connections):
-            unread = each.transport.get_write_buffer_size()
-            if unread != each.unread:
-                each.unread, each.unread_since = unread, now
-            if unread and now - each.unread_since > self.seconds:
-                each.transport.abort()
+        for connection in list(self.connections):
+            unread = connection.transport.get_write_buffer_size()
+            if unread != connection.unread:
+                connection.unread, connection.unread_since = unread, now
+            if unread and now - connection.unread_since > self.seconds:
+                connection.transport.abort()
             elif unread:
-                waiting.append(each)
-        total = sum(each.unread for each in waiting)
-        for each in sorted(waiting, key=lambda each: each.idle_since):
+                waiting.append(connection)
+        total = sum(connection.unread for connection in waiting)
+        for connection in sorted(waiting, key=lambda connection: connection.idle_since):
             if total <= _MOST_UNREAD:
                 return
-            each.transport.abort()
-            total -= each.unread
+            connection.transport.abort()
+            total -= connection.unread

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ownbert.serve.api.exchange import Refusal, bad_field, too_large
+from ownbert.serve.exchange import Refusal, bad_field, too_large
 from ownbert.serve.service import Service, Usage
 
 Scope = MutableMapping[str, Any]
@@ -59,10 +59,8 @@ def error_response(refusal: Refusal, path: str) -> JSONResponse:
 class Gate:
     """An ASGI application behind limits.
 
-    Args:
-        app: application, called with the complete body.
-        service: service with the settings.
-        log: stream for the access log, one JSON object per line without texts; None: no log.
+    The application is called with the complete body. ``log`` is the stream for the access log, one
+    JSON object per line without texts, or None.
     """
 
     def __init__(self, app: Asgi, service: Service, log: Any = sys.stderr) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ownbert.exceptions import InputError, is_out_of_memory
-from ownbert.serve.api.exchange import Refusal, bad_field
+from ownbert.serve.exchange import Refusal, bad_field
 
 # Computes the results of several items, in order.
 Compute = Callable[[list[Any]], Sequence[Any]]
@@ -31,10 +31,7 @@ class QueuedRequest:
     """A job: items of a request that are computed together.
 
     Args:
-        key: jobs with equal keys may share a batch.
-        compute: computes the items of such jobs.
-        items: items to compute.
-        tokens: total number of tokens.
+        key: jobs with equal keys may share a batch, which ``compute`` computes.
         deadline: time (``time.monotonic``) after which the result is not needed.
         done: called in the computing thread with the finished job.
     """
@@ -79,12 +76,8 @@ class Scheduler:
         self._closed = False
 
     def submit(self, job: QueuedRequest) -> None:
-        """Append a job to the queue.
-
-        Raises:
-            Refusal: the queue is full, or too long for the job's deadline; it contains the number
-                of seconds after which to retry.
-        """
+        """Append a job to the queue; a ``Refusal`` if the queue is full, or too long for the job's
+        deadline."""
         with self._changed:
             if self._closed:
                 raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=1)
@@ -106,11 +99,8 @@ class Scheduler:
     async def answer(
         self, key: Hashable, compute: Compute, items: list[Any], tokens: int, seconds: float
     ) -> QueuedRequest:
-        """Wait for the results of items; if the caller is cancelled, the job leaves the queue.
-
-        Raises:
-            Refusal: the queue is full, time is up, or the items cannot be computed.
-        """
+        """Wait for the results of items, or raise the ``Refusal`` that prevents them; if the caller
+        is cancelled, the job leaves the queue."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[QueuedRequest] = loop.create_future()
 

@@ -6,12 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ownbert.batches.example import Example
 from ownbert.checkpoint.description import generator_in
 from ownbert.exceptions import InputError
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, FLOAT32, TORCH, Compute, MissingOutput
-from ownbert.inference.fill_mask import Filled, Filler
+from ownbert.inference.fill_mask import Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks
 from ownbert.inference.opened_blend import OpenedBlend
@@ -19,9 +21,8 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inference.score import Scorer
 from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
-from ownbert.inspect.internals.observation import ChosenHeads, HeadChoice
-from ownbert.serve.api.attention_api import AttentionQuery, weights_by_sequence
-from ownbert.serve.api.exchange import Refusal, bad_field, too_large
+from ownbert.inspect.internals.observation import ChosenHeads, HeadChoice, attention_maps
+from ownbert.serve.exchange import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts
 from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.rows import OutputOptions, Row
@@ -38,8 +39,6 @@ _PIPELINES = {
     "fill": "fill-mask",
     "translate": "translation",
 }
-# Maximum candidates for a mask.
-MOST_CANDIDATES = 100
 # Approximate tokens of an image, a measure of its cost.
 _IMAGE_TOKENS = 256
 # Number of forward passes of an explanation, where a gradient counts as two; for leave_one_out it
@@ -51,10 +50,9 @@ _PASSES = {
     "attention_x_gradient": 3,
     "shapley": 1024,
 }
-# Numbers of words in the warm-up texts.
-_WARM_LENGTHS = (1, 8, 32, 128)
-# Warm-up batch size: with the engine auto, batches of this size use torch.
-_WARM_TEXTS = 16
+# Numbers of words in the warm-up texts, and the texts of a batch: with the engine auto, batches of
+# this size use torch.
+_WARM_LENGTHS, _WARM_TEXTS = (1, 8, 32, 128), 16
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,19 @@ class Items:
         return sum(self.tokens)
 
 
+@dataclass(frozen=True)
+class AttentionQuery:
+    """An input, and the heads whose attention is requested."""
+
+    example: Example
+    heads: ChosenHeads
+
+    @property
+    def numbers(self) -> int:
+        """The number of attention weights."""
+        return sum(n * n for n in self.example.lengths) * sum(map(len, self.heads.values()))
+
+
 class ServedModel:
     """A model folder, loaded once.
 
@@ -78,29 +89,27 @@ class ServedModel:
         folder: folder written by ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate``,
             a sentence-transformers model, or an index of ``search build``, whose model is loaded
             too.
-        compute: device, precision and engine.
         threshold: see ``Predictor``.
 
     Attributes:
+        predictor, embedder, filler, translator, index: those that the folder has, else None.
         task: main task of the folder: a task of ``finetune``, fill, embed, search or translate.
         operations: supported operations; a pretrained folder may support both embed and fill.
-
-    Raises:
-        InputError: the folder cannot be used.
     """
+
+    predictor: Any = None
+    embedder: Any = None
+    filler: Any = None
+    translator: Any = None
+    index: Any = None
 
     def __init__(
         self, name: str, folder: str | Path, compute: Compute = FLOAT32, threshold: Any = None
     ) -> None:
         self.name, self.folder, self.compute = name, Path(folder), compute
         self._threshold = threshold
-        self.predictor: Predictor | None = None
-        self.embedder: Embedder | None = None
-        self.filler: Filler | None = None
-        self.translator: Any = None
-        self.index: Index | None = None
-        self._explainer: Explainer | None = None
         self._load()
+        self._rows_predictor: Any = getattr(self.predictor, "rows_predictor", None)
         self._loaded = self._files()
         parts = {
             "search": self.index,
@@ -165,12 +174,37 @@ class ServedModel:
         """A new instance with the folder's current content."""
         return ServedModel(self.name, self.folder, self.compute, self._threshold)
 
+    def warm_up(self) -> None:
+        """Compute inputs of several lengths, so that the first requests are not slower."""
+        task = getattr(self.predictor, "task", None)
+        for length in _WARM_LENGTHS:
+            text = " ".join(["a"] * length)
+            sizes = (1, _WARM_TEXTS) if length == 8 else (1,)
+            # Features of words are not made up.
+            example = task.made_row(text) if task and not task.columns.features else None
+            for count in sizes:
+                if self.embedder is not None:
+                    self.embedder.encode_ids(self.embed_items([text] * count).items)
+                if example is not None:
+                    self.predictor.decide(self.rows([example] * count).items)
+            if self.filler is not None:
+                room = (self.filler.longest or length) // 2  # longer texts are rejected
+                masked = " ".join([self.filler.mask, *text.split()[:room]])
+                self.fill([masked] * sizes[-1])
+            if self.index is not None:
+                self.index.search([text], top_k=1)
+            if self.translator is not None:
+                self.translate([text])
+
+    # What the model is and does.
+
     @property
     def note(self) -> str:
         """The choice of the engine auto; empty with other engines."""
-        notes = [each.engine.note for each in (self.filler, self.embedder) if each is not None]
+        parts = (self.filler, self.embedder)
+        notes = [part.engine.note for part in parts if part is not None]
         if self.predictor is not None:
-            notes = list(self.predictor.rows_predictor.notes())
+            notes = list(self._rows_predictor.notes())
         return "; ".join(note for note in dict.fromkeys(notes) if note)
 
     @property
@@ -209,51 +243,16 @@ class ServedModel:
     @property
     def max_length(self) -> int | None:
         """Maximum tokens of an input, if limited."""
-        if self.embedder is not None:
-            return self.embedder.max_length
-        if self.filler is not None:
+        if self.embedder is None and self.filler is not None:
             return self.filler.longest
-        return getattr(self._rows_predictor, "max_length", None)
+        return getattr(self.embedder or self._rows_predictor, "max_length", None)
 
     @property
     def tokenizer(self) -> Any:
         """The tokenizer; None for a blend without a network."""
-        if self.embedder is not None:
-            return self.embedder.tokenizer
-        if self.filler is not None:
-            return self.filler.tokenizer
         if self.translator is not None:
             return self.translator.source
-        return getattr(self._rows_predictor, "tokenizer", None)
-
-    @property
-    def _rows_predictor(self) -> Any:
-        return getattr(self.predictor, "rows_predictor", None)
-
-    def warm_up(self) -> None:
-        """Compute inputs of several lengths, so that the first requests are not slower."""
-        predictor = self.predictor
-        if predictor is not None and predictor.task.columns.features:
-            predictor = None  # features of words are not made up
-        for length in _WARM_LENGTHS:
-            text = " ".join(["a"] * length)
-            if self.embedder is not None:
-                self.embedder.encode_ids(self.embed_items([text]).items)
-                if length == 8:
-                    self.embedder.encode_ids(self.embed_items([text] * _WARM_TEXTS).items)
-            if self.filler is not None:
-                room = (self.filler.longest or length) // 2  # longer texts are rejected
-                masked = " ".join([self.filler.mask, *text.split()[:room]])
-                self.fill([masked] * (_WARM_TEXTS if length == 8 else 1))
-            if self.index is not None:
-                self.index.search([text], top_k=1)
-            if self.translator is not None:
-                self.translate([text])
-            example = None if predictor is None else predictor.task.made_row(text)
-            if predictor is not None and example is not None:
-                predictor.decide(self.rows([example]).items)
-                if length == 8:
-                    predictor.decide(self.rows([example] * _WARM_TEXTS).items)
+        return getattr(self.embedder or self.filler or self._rows_predictor, "tokenizer", None)
 
     @property
     def reads_images(self) -> bool:
@@ -268,18 +267,26 @@ class ServedModel:
         blend = isinstance(opened, OpenedBlend)
         return not self.reads_images and (blend or bool(getattr(opened, "models", None)))
 
-    def require(self, operation: str, *, requested: str | None = None) -> None:
-        """Raise a ``Refusal`` unless the operation, which ``requested`` needs, is supported."""
-        if operation not in self.operations:
-            known = ", ".join(self.operations)
-            message = f"the model {self.name} is for {known}, not for {requested or operation}"
-            raise Refusal(422, message, "wrong_task")
-
     @property
     def columns(self) -> set[str]:
         """The names of the text columns in training."""
         named = getattr(getattr(self.predictor, "task", None), "columns", None)
         return {name for key in ("text", "second") if (name := getattr(named, key, None))}
+
+    def wrong_task(self, problem: str) -> Refusal:
+        """The error for a request that the model, which ``problem`` is about, does not support."""
+        return Refusal(422, f"the model {self.name} {problem}", "wrong_task")
+
+    def require(self, operation: str, *, requested: str | None = None) -> None:
+        """Raise a ``Refusal`` unless the operation, which ``requested`` needs, is supported."""
+        if operation not in self.operations:
+            known = ", ".join(self.operations)
+            raise self.wrong_task(f"is for {known}, not for {requested or operation}")
+
+    def require_labels(self) -> None:
+        """Raise a ``Refusal`` unless the model predicts labels of single texts."""
+        if self.predictor is None or not gives_labels(self.predictor.task):
+            raise self.wrong_task("does not predict labels of texts")
 
     def network(self) -> Networks:
         """The network or ensemble that has logits of labels; a ``Refusal`` if there is none."""
@@ -291,18 +298,11 @@ class ServedModel:
             )
         return self._rows_predictor
 
-    # Conversion of requests to items.
+    # Conversion of requests to items. What cannot be converted is a ``Refusal``.
 
     def rows(self, data: Sequence[Any], truncate: bool = True) -> Items:
-        """Rows of the folder's task, from texts or mappings with the task's columns.
-
-        Args:
-            data: the rows.
-            truncate: whether to truncate long rows; otherwise they are rejected.
-
-        Raises:
-            Refusal: the rows do not fit the task, or are too long.
-        """
+        """Rows of the folder's task, from texts or mappings with the task's columns; ``truncate``:
+        whether long rows are truncated, otherwise they are rejected."""
         if self.predictor is None:
             raise bad_field(f"the model {self.name} has no task head")
         if not self.reads_images:
@@ -338,12 +338,12 @@ class ServedModel:
                 "object with text and text_pair",
                 "inputs",
             )
-        if not isinstance(row, str | Mapping):
-            raise bad_field("an input must be a text, or an object with texts", "inputs")
         if isinstance(row, str):
             return row
+        if not isinstance(row, Mapping):
+            raise bad_field("an input must be a text, or an object with texts", "inputs")
         for key, value in row.items():
-            several = isinstance(value, list) and all(isinstance(each, str) for each in value)
+            several = isinstance(value, list) and all(isinstance(text, str) for text in value)
             if not several and not isinstance(value, str):
                 raise bad_field(f"{key} must be a text or a list of texts", "inputs")
         if self.pair is False and "text_pair" in row:
@@ -353,41 +353,42 @@ class ServedModel:
     def embed_items(
         self, texts: Sequence[str], prompt: str | None = None, truncate: bool = True
     ) -> Items:
-        """Sequences of ids, from texts.
-
-        Args:
-            texts: texts of any length.
-            prompt: see ``Embedder.ids``.
-            truncate: whether to truncate long texts; otherwise they are rejected.
-
-        Raises:
-            Refusal: the model does not support embeddings, or a text is too long.
-        """
+        """Sequences of ids, from texts; for ``prompt`` see ``Embedder.ids``, for ``truncate``
+        ``rows``."""
         self.require("embed")
-        assert self.embedder is not None
-        ids = self.embedder.ids(texts, prompt)
-        most = self.embedder.max_length
+        embedder = self.embedder
+        ids, most = embedder.ids(texts, prompt), embedder.max_length
         if not truncate and most is not None:
-            default = self.embedder.embedding_config.prompt if prompt is None else prompt
-            full = [
-                default + text for text, one in zip(texts, ids, strict=True) if len(one) >= most
-            ]
+            start = embedder.embedding_config.prompt if prompt is None else prompt
+            pairs = zip(texts, ids, strict=True)
+            full = [start + text for text, sequence in pairs if len(sequence) >= most]
             if any(
-                len(one) > self.embedder.builder.room for one in self.embedder.builder.ids(full)
+                len(sequence) > embedder.builder.room for sequence in embedder.builder.ids(full)
             ):
                 raise too_large(f"a text has more than {most:,} tokens, and truncate is false")
-        return Items(ids, [len(one) for one in ids])
+        return Items(ids, [len(sequence) for sequence in ids])
 
     def embed_ids(self, sequences: Sequence[Sequence[int]]) -> Items:
         """Sequences of ids, from ids without special tokens."""
         self.require("embed")
-        assert self.embedder is not None
         size = self.embedder.tokenizer.vocab_size
         for ids in sequences:
             if not ids or not all(0 <= i < size for i in ids):
                 raise bad_field(f"token ids must be from 0 to {size - 1:,}, one or more", "input")
         items = [self.embedder.builder.one(ids) for ids in sequences]
-        return Items(items, [len(one) for one in items])
+        return Items(items, [len(sequence) for sequence in items])
+
+    def prompt(self, name: Any) -> str | None:
+        """The prompt with a name in the folder; None for the default one."""
+        if name is None or self.embedder is None:
+            return None
+        if not isinstance(name, str):
+            raise bad_field("prompt_name must be a text", "prompt_name")
+        prompts = self.embedder.embedding_config.prompts
+        if name not in prompts:
+            known = ", ".join(prompts) or "none"
+            raise bad_field(f"there is no prompt {name!r}; the model has {known}", "prompt_name")
+        return prompts[name]
 
     def texts(self, texts: Sequence[str]) -> Items:
         """Texts without conversion."""
@@ -399,40 +400,20 @@ class ServedModel:
         passes = [self.scorer.passes or count for count in counts]
         return Items(list(texts), [n * min(n, p) for n, p in zip(counts, passes, strict=True)])
 
-    def require_labels(self) -> None:
-        """Raise a ``Refusal`` unless the model predicts labels of single texts."""
-        if self.predictor is None or not gives_labels(self.predictor.task):
-            message = f"the model {self.name} does not predict labels of texts"
-            raise Refusal(422, message, "wrong_task")
-
     def group_items(self, texts: Sequence[str]) -> Items:
         """Texts to group, as one item."""
         return Items([list(texts)], [sum(self.count((text,)) for text in texts)])
 
-    @cached_property
-    def report(self) -> dict[str, Any]:
-        """The report of ``fit``; empty if there is none."""
-        return read_report(self.folder)
-
-    @cached_property
-    def scorer(self) -> Scorer:
-        """The scorer of a model with an MLM head."""
-        return Scorer(self.folder, filler=self.filler)
-
     def count(self, texts: Sequence[str]) -> int:
-        """The approximate number of tokens in a row's texts, for a blend without a network."""
+        """The number of tokens in a row's texts, approximately for a blend without a network."""
         if self.tokenizer is None:
             return sum(1 + len(text) // 4 for text in texts)
         return 2 + sum(map(len, self.tokenizer.encode_batch(list(texts))))
 
     def explain_items(self, data: Sequence[Any], method: str | None) -> Items:
-        """Inputs whose predictions are explained; tokens are counted for all forward passes.
-
-        Raises:
-            Refusal: the model does not support explanations, or inputs or method are invalid.
-        """
+        """Inputs whose predictions are explained; tokens are counted for all forward passes."""
         if not self.explains:
-            raise Refusal(422, f"the model {self.name} does not support explanations", "wrong_task")
+            raise self.wrong_task("does not support explanations")
         if method is None:
             blend = isinstance(self._rows_predictor, OpenedBlend)
             method = OCCLUSION[0] if blend else METHOD
@@ -440,57 +421,46 @@ class ServedModel:
             known = ", ".join(METHODS)
             raise bad_field(f"method {method!r} is not known; use one of {known}", "method")
         tokens = self.rows(data).tokens
-        assert self.predictor is not None
         targets = map(self.predictor.task.explained_count, tokens)
         passes = [_PASSES.get(method, count) for count in tokens]
         total = [a * b * c for a, b, c in zip(tokens, passes, targets, strict=True)]
         return Items(list(data), total)
 
     def attention_query(
-        self, given: Any, layers: Sequence[int], heads: Sequence[int] | None
+        self, data: Any, layers: Sequence[int], heads: Sequence[int] | None
     ) -> AttentionQuery:
-        """An input whose attention is requested.
-
-        Args:
-            given: an input of the model's task; for a model without a task a text, or a mapping
-                with text and text_pair.
-            layers, heads: see ``HeadChoice``.
-
-        Raises:
-            Refusal: the model has no attention, a layer or head does not exist, or the input does
-                not fit the task.
-        """
+        """An input whose attention is requested: one of the model's task; for a model without a
+        task a text, or a mapping with text and text_pair. For layers and heads see
+        ``HeadChoice``."""
         model = self._attentive_model
         if model is None:
-            raise Refusal(422, f"the model {self.name} shows no attention", "wrong_task")
+            raise self.wrong_task("shows no attention")
         chosen: ChosenHeads = {}
         for field, wanted in (("layers", None), ("heads", heads)):
             try:
                 chosen = HeadChoice(layers, wanted).of(model)
             except InputError as error:
                 raise bad_field(str(error), field) from None
-        return AttentionQuery(self._example(given), chosen)
+        return AttentionQuery(self._example(data), chosen)
 
     @property
     def _attentive_model(self) -> Any:
         """The text model run by torch; for an ensemble, the first one."""
         if self.embedder is not None:
             return self.embedder.model
-        if self.filler is not None:
-            return None  # an exported file
-        if self.reads_images:
+        if self.filler is not None or self.reads_images:  # an exported file
             return None
         return next(iter(getattr(self._rows_predictor, "models", None) or ()), None)
 
-    def _example(self, given: Any) -> Example:
+    def _example(self, data: Any) -> Example:
         """An input encoded as model input."""
         if self.embedder is None:
-            (row,) = self.rows([given]).items
+            (row,) = self.rows([data]).items
             builder = self._rows_predictor.builder
             return self._rows_predictor.task.encode([row], builder, training=False).examples[0]
-        texts = [given]
-        if isinstance(given, Mapping) and {*given} in ({"text"}, {"text", "text_pair"}):
-            texts = [given[key] for key in ("text", "text_pair") if key in given]
+        texts = [data]
+        if isinstance(data, Mapping) and {*data} in ({"text"}, {"text", "text_pair"}):
+            texts = [data[key] for key in ("text", "text_pair") if key in data]
         if not all(isinstance(text, str) for text in texts):
             raise bad_field(
                 "an input must be a text, or an object with text and text_pair", "inputs"
@@ -503,80 +473,85 @@ class ServedModel:
             raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
         return builder.example(builder.ids(texts))[0]
 
-    # Work of the computing thread.
-
-    def attention(self, queries: list[AttentionQuery]) -> Sequence[list[dict[str, Any]]]:
-        """The attention weights of each query: tokens and layers of each sequence."""
-        return [
-            weights_by_sequence(self._attentive_model, self.tokenizer, query) for query in queries
-        ]
-
     def require_doubts(self, options: OutputOptions) -> None:
         """Raise a ``Refusal`` if the folder has no held-out rows for these options."""
-        assert self.predictor is not None
         try:
             self.predictor.doubts(options)
         except InputError as error:
             field = "unknown" if options.coverage is None else "coverage"
             raise bad_field(str(error), field) from None
 
-    def answer(self, decided: Any, row: Row, **options: Any) -> Any:
-        """The prediction for a row, in the format of Transformers pipelines."""
-        assert self.predictor is not None
-        return self.predictor.task.answer(decided, row, **options)
+    # Work of the computing thread: results for the items of several requests.
+
+    def attention(self, queries: list[AttentionQuery]) -> Sequence[list[dict[str, Any]]]:
+        """The tokens of each sequence of each query, and the weights (S, S) of each layer and
+        head."""
+        return [self._weights(query) for query in queries]
+
+    def _weights(self, query: AttentionQuery) -> list[dict[str, Any]]:
+        maps = attention_maps(self._attentive_model, query.example, query.heads)
+        sequences = []
+        for ids, by_layer in zip(query.example.split(query.example.token_ids), maps, strict=True):
+            layers = []
+            for layer, of_layer in by_layer.items():
+                rounded = (np.round(weights.astype(np.float64), 6) for weights in of_layer)
+                pairs = zip(query.heads[layer], rounded, strict=True)
+                heads = [{"head": head, "weights": weights} for head, weights in pairs]
+                layers.append({"layer": layer, "heads": heads})
+            sequences.append({"tokens": self.tokenizer.tokens(ids.tolist()), "layers": layers})
+        return sequences
 
     def explain(self, data: list[Any], method: str | None) -> Sequence[list[dict[str, Any]]]:
         """Explanations of predictions for inputs, as dictionaries."""
-        if self._explainer is None:
-            # The weights are read again, and must belong to the loaded model.
-            if self._files() != self._loaded:
-                message = f"the folder of {self.name} has changed since it was read"
-                raise Refusal(409, f"{message}; POST /reload first", "changed")
-            self._explainer = Explainer(self._rows_predictor)
-        explainer = self._explainer
         try:
-            return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
+            return [[e.to_dict() for e in self._explainer([row], method=method)] for row in data]
         except InputError as error:  # the method does not apply to linear models
             raise bad_field(str(error), "method") from None
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        # The weights are read again, and must belong to the loaded model.
+        if self._files() != self._loaded:
+            message = f"the folder of {self.name} has changed since it was read"
+            raise Refusal(409, f"{message}; POST /reload first", "changed")
+        return Explainer(self._rows_predictor)
+
+    def answer(self, decided: Any, row: Row, **options: Any) -> Any:
+        """The prediction for a row, in the format of Transformers pipelines."""
+        return self.predictor.task.answer(decided, row, **options)
 
     def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
         """Every word with its tag, in the format of Transformers pipelines."""
         words = tagged_words(decided, row)
         return [{key: word[key] for key in word if key != "index"} for word in words]
 
-    def prompt(self, name: Any) -> str | None:
-        """The prompt with a name in the folder; None for the default one.
-
-        Raises:
-            Refusal: unknown name.
-        """
-        if name is None or self.embedder is None:
-            return None
-        if not isinstance(name, str):
-            raise bad_field("prompt_name must be a text", "prompt_name")
-        prompts = self.embedder.embedding_config.prompts
-        if name not in prompts:
-            known = ", ".join(prompts) or "none"
-            raise bad_field(f"there is no prompt {name!r}; the model has {known}", "prompt_name")
-        return prompts[name]
-
     def fill(
         self, texts: list[str], targets: Sequence[int] | None = None, top: int | None = None
-    ) -> Sequence[Filled]:
+    ) -> Sequence[Any]:
         """Candidates for the masks of texts, among all tokens or ``targets``."""
-        assert self.filler is not None
         return list(self.filler(texts, targets=targets, top=top))
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """The report of ``fit``; empty if there is none."""
+        return read_report(self.folder)
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The scorer of a model with an MLM head."""
+        return Scorer(self.folder, filler=self.filler)
+
+    def score(self, texts: list[str]) -> Sequence[Any]:
+        """Anomaly scores of texts."""
+        return self.scorer(texts)
 
     def to_label(self, requests: list[list[str]], count: int) -> Sequence[list[dict[str, Any]]]:
         """The texts to label next for each request, chosen with LSA vectors."""
-        return [
-            chosen_rows(self._rows_predictor, texts, count, report=self.report)
-            for texts in requests
-        ]
+        rows = self._rows_predictor
+        return [chosen_rows(rows, texts, count, report=self.report) for texts in requests]
 
     def topics(self, requests: list[list[str]], count: int | None) -> Sequence[Topics]:
         """The topics of the texts of each request, none of which is the name of a file."""
-        assert self.embedder is not None
         return [topics(self.embedder, table_of_texts(texts), count=count) for texts in requests]
 
     def duplicates(self, requests: list[list[str]], threshold: float) -> Sequence[Duplicates]:
@@ -585,5 +560,4 @@ class ServedModel:
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""
-        assert self.translator is not None
         return list(self.translator(texts))

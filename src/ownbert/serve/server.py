@@ -29,11 +29,7 @@ _SWITCH = 0.0005
 
 
 def named_folders(given: Sequence[str]) -> dict[str, Path]:
-    """Parse model folders: ``NAME=FOLDER``, or a folder, which is named after itself.
-
-    Raises:
-        InputError: a folder does not exist, or two have the same name.
-    """
+    """Parse model folders: ``NAME=FOLDER``, or a folder, which is named after itself."""
     found: dict[str, Path] = {}
     for each in given:
         name, equals, folder = each.partition("=")
@@ -54,11 +50,7 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
 
 
 def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
-    """Check the total size of the weights in all folders; for an index, those of its model.
-
-    Raises:
-        InputError: it exceeds the limit.
-    """
+    """Refuse weights in all folders, for an index those of its model, that are larger in total."""
     if gigabytes is None:
         return
     size = sum(
@@ -84,11 +76,7 @@ def _with_weights(folder: Path) -> Path:
 
 
 def read_key(path: Path) -> str:
-    """Read the API key from a private file.
-
-    Raises:
-        InputError: the file is readable by others, or empty.
-    """
+    """Read the API key from a file that others cannot read."""
     if not path.is_file():
         raise InputError("no such file: {path}", path)
     if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
@@ -100,11 +88,7 @@ def read_key(path: Path) -> str:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        InputError: the address is not local, or the port is in use.
-    """
+    """Open a listening socket; ``InputError`` if the address is not local, or in use."""
     if not host.strip():
         raise InputError("{--host} is empty; 0.0.0.0 is every address of this machine")
     try:

@@ -1,4 +1,5 @@
-"""Shared by all APIs: models, queue, limits, requests to a model, and the usage of a request."""
+"""Shared by all APIs: models, queue, limits, metrics, requests to a model, and the usage of a
+request."""
 
 import asyncio
 import contextlib
@@ -12,18 +13,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from scipy.special import expit
 from starlette.requests import Request
 
 from ownbert.exceptions import InputError
 from ownbert.inference.embedding_outputs import shortened
-from ownbert.inference.score import ScoredText
-from ownbert.serve.api.attention_api import AttentionQuery
-from ownbert.serve.api.exchange import Refusal, bad_field, too_large
+from ownbert.inference.exported_network import ENGINE_POSITIONS
 from ownbert.serve.connections import Bounds
-from ownbert.serve.prometheus import Metrics
+from ownbert.serve.exchange import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler, Turns
-from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
+from ownbert.serve.served_model import AttentionQuery, Items, ServedModel
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.tasks.rows import OutputOptions
 from ownbert.time_limit import check_wanted, wanted_until
@@ -39,8 +39,55 @@ _TOKENISED = 2
 _UNTOKENISED = 4
 # Seconds between returns of free memory to the system: batches of varying sizes fragment it.
 _RETURNED = 10.0
-# Size of a mask candidate in a response, in numbers, and of a number in bytes.
-_PER_CANDIDATE, _NUMBER = 20, 10
+# Maximum candidates for a mask; size of a candidate in a response, in numbers, and of a number in
+# bytes.
+_MOST_CANDIDATES, _PER_CANDIDATE, _NUMBER = 100, 20, 10
+# Bounds of the bins of histograms.
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
+
+
+class Metrics:
+    """Prometheus metrics of a server, for ``/metrics``.
+
+    Args:
+        waiting: returns the number of tokens in the queue.
+        connections: returns the number of open connections.
+    """
+
+    def __init__(self, waiting: Callable[[], int], connections: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        about: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter(
+            "ownbert_requests", "Requests by path and status.", ["path", "status"], **about
+        )
+        self.tokens = Counter("ownbert_tokens", "Tokens computed.", **about)
+        seconds = {"buckets": _SECONDS, **about}
+        self.queue = Histogram("ownbert_queue_seconds", "Seconds in the queue.", **seconds)
+        self.compute = Histogram("ownbert_batch_seconds", "Seconds per batch.", **seconds)
+        self.batch = Histogram(
+            "ownbert_batch_tokens", "Tokens per batch.", buckets=_TOKENS, **about
+        )
+        for name, help, value in (
+            ("queue_tokens", "Tokens currently in the queue.", waiting),
+            ("connections", "Connections currently open.", connections),
+            (
+                "padding_share",
+                "Share of padding in the tokens computed by engines; packed batches have none.",
+                lambda: ENGINE_POSITIONS["padding"] / max(1, ENGINE_POSITIONS.total()),
+            ),
+        ):
+            Gauge(f"ownbert_{name}", help, **about).set_function(value)
+
+    def on_batch(self, tokens: int, seconds: float) -> None:
+        """Count a batch."""
+        self.tokens.inc(tokens)
+        self.batch.observe(tokens)
+        self.compute.observe(seconds)
+
+    def page(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)
 
 
 @dataclass
@@ -101,11 +148,7 @@ class Service:
         self.threads = ThreadPoolExecutor(_TOKENISED, "tokens")
 
     def model(self, name: str | None) -> ServedModel:
-        """The model with a name, or the only one.
-
-        Raises:
-            Refusal: unknown name, or no name although there are several models.
-        """
+        """The model with a name, or the only one; a ``Refusal`` if there is none."""
         known = ", ".join(self.models)
         if name is None:
             if len(self.models) > 1:
@@ -117,11 +160,7 @@ class Service:
         return self.models[name]
 
     def reload(self, name: str | None) -> ServedModel:
-        """Load a folder again and switch to it; if that fails, keep the old model.
-
-        Raises:
-            Refusal: the folder cannot be used, or another reload is in progress.
-        """
+        """Load a folder again and switch to it; if that fails, refuse and keep the old model."""
         old = self.model(name)
         if not self._exchange.acquire(blocking=False):
             # Waiting requests would block threads and repeat the reload.
@@ -144,13 +183,8 @@ class Service:
             self._returned = time.monotonic()
 
     def require_room(self, count: int, what: str = "numbers", size: int = 1) -> None:
-        """Raise a ``Refusal`` if a response would be too large.
-
-        Args:
-            count: number of elements.
-            what: noun for the elements.
-            size: size of each in numbers.
-        """
+        """Raise a ``Refusal`` if a response would be too large: ``count`` elements, each of
+        ``size`` numbers."""
         most = self.settings.answer_numbers // size
         if count > most:
             raise too_large(f"the answer would have {count:,} {what}; at most {most:,}")
@@ -159,20 +193,15 @@ class Service:
         """Check the limits of items and characters; return the number of characters."""
         if len(data) > self.settings.items:
             raise too_large(f"{len(data):,} texts; at most {self.settings.items:,} in a request")
-        count = sum(map(_characters, data))
-        if count > self.settings.characters:
-            raise too_large(
-                f"{count:,} characters; at most {self.settings.characters:,} in a request"
-            )
+        count, most = sum(map(_characters, data)), self.settings.characters
+        if count > most:
+            raise too_large(f"{count:,} characters; at most {most:,} in a request")
         return count
 
     @contextlib.contextmanager
     def tokenising(self, count: int) -> Iterator[None]:
-        """Count characters as waiting for tokenisation during the block, and measure its speed.
-
-        Raises:
-            Refusal: too many characters are waiting.
-        """
+        """Count characters as waiting for tokenisation during the block, and measure its speed;
+        a ``Refusal`` if too many are waiting."""
         ahead = self._untokenised + count
         late = 0 < self._speed * self.settings.timeout / 4 < ahead
         if self._untokenised and (late or ahead > _UNTOKENISED * self.settings.characters):
@@ -194,14 +223,24 @@ class ModelRequest:
         service: the service, whose queue computes the answer.
         request: request of the client; if the client disconnects, its items leave the queue.
         name: name of the model; None: the only one.
-
-    Raises:
-        Refusal: there is no such model.
     """
 
     def __init__(self, service: Service, request: Request, name: str | None) -> None:
         self.service, self.request = service, request
         self.model = service.model(name)
+
+    async def answers(
+        self,
+        compute: Callable[..., Any],
+        prepare: Callable[..., Items],
+        data: Sequence[Any],
+        *about: Any,
+        **options: Hashable,
+    ) -> Sequence[Any]:
+        """The results for ``data``: of ``compute`` for the items that ``prepare(data, *about)``
+        makes of it."""
+        items = await self.prepared(data, prepare, data, *about)
+        return await self.compute(compute, items, **options)
 
     async def compute(
         self, compute: Callable[..., Any], items: Items, **options: Hashable
@@ -212,16 +251,11 @@ class ModelRequest:
 
         Args:
             compute: function of the model from items and the options to a result for each item.
-            items: items of the request.
-
-        Raises:
-            Refusal: there are too many tokens, or an error of the scheduler.
         """
         service, limits = self.service, self.service.settings
         if items.total > limits.request_tokens:
-            raise too_large(
-                f"{items.total:,} tokens; at most {limits.request_tokens:,} in a request"
-            )
+            most = limits.request_tokens
+            raise too_large(f"{items.total:,} tokens; at most {most:,} in a request")
         work = partial(compute, **options)
         what = (compute, *options.values())
         answer = asyncio.ensure_future(
@@ -234,31 +268,60 @@ class ModelRequest:
         assert job.answers is not None
         return job.answers
 
+    async def prepared(self, data: Sequence[Any], work: Callable[..., T], *about: Any) -> T:
+        """The result of ``work`` on the data of the request, in a thread if there is much text.
+        What is empty, too large or cannot be used is a ``Refusal``."""
+        if not data:
+            raise bad_field("inputs is empty; give one or more", "inputs")
+        count = self.service.require_size(data)
+        try:
+            if count < _IN_THREAD:
+                return work(*about)
+            with self.service.tokenising(count):
+                return await self._in_thread(work, *about)
+        except InputError as error:
+            raise bad_field(str(error)) from None
+
+    async def _in_thread(self, work: Callable[..., T], *about: Any) -> T:
+        """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""
+        given_up = threading.Event()
+
+        def run() -> T:
+            with wanted_until(given_up):
+                check_wanted()
+                return work(*about)
+
+        seconds = self.service.settings.timeout
+        future = asyncio.get_running_loop().run_in_executor(self.service.threads, run)
+        try:
+            return await asyncio.wait_for(_unless_gone(self.request, future), seconds)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+            raise Refusal(504, f"no answer within {seconds:g} seconds", "deadline") from None
+        finally:
+            given_up.set()
+
     async def decide(self, data: Sequence[Any], truncate: bool = True) -> list[tuple[Any, Any]]:
         """The task's decision for each row, and the row; for ``truncate`` see
         ``ServedModel.rows``."""
         items = await self.prepared(data, self.model.rows, data, truncate)
-        assert self.model.predictor is not None
         decided = await self.compute(self.model.predictor.decide, items)
         return list(zip(decided, items.items, strict=True))
 
     async def abstain(self, data: Sequence[Any], options: OutputOptions) -> Sequence[Any]:
         """Predictions for inputs with a reject option or label sets."""
         await self._in_thread(self.model.require_doubts, options)
-        items = await self.prepared(data, self.model.rows, data)
-        assert self.model.predictor is not None
-        return await self.compute(self.model.predictor.outputs, items, options=options)
+        outputs = self.model.predictor.outputs
+        return await self.answers(outputs, self.model.rows, data, options=options)
 
     async def logits(self, data: Sequence[Any], truncate: bool = True) -> Sequence[np.ndarray]:
         """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
         network = self.model.network()
-        items = await self.prepared(data, self.model.rows, data, truncate)
-        return await self.compute(network.logits, items)
+        return await self.answers(network.logits, self.model.rows, data, truncate)
 
     async def explain(self, data: Sequence[Any], method: str | None) -> Sequence[Any]:
         """Explanations of the predictions for each input."""
-        items = await self.prepared(data, self.model.explain_items, data, method)
-        return await self.compute(self.model.explain, items, method=method)
+        model = self.model
+        return await self.answers(model.explain, model.explain_items, data, method, method=method)
 
     async def attention(self, query: AttentionQuery) -> list[dict[str, Any]]:
         """The attention weights of an input, for each sequence."""
@@ -286,7 +349,6 @@ class ModelRequest:
     ) -> np.ndarray:
         """Vectors (N, D) of sequences of ids, truncated to ``dimensions``."""
         embedder = self.model.embedder
-        assert embedder is not None
         size = embedder.get_sentence_embedding_dimension()
         if dimensions is not None and not 1 <= dimensions <= size:
             raise bad_field(
@@ -314,8 +376,6 @@ class ModelRequest:
         The score is the value or probability of a model for pairs, or else the cosine similarity.
 
         Args:
-            query: the query.
-            texts: texts to rank.
             truncate: see ``ServedModel.rows``.
             raw: return logits instead of probabilities.
         """
@@ -331,13 +391,13 @@ class ModelRequest:
             )
         elif raw and model.task == "classify":
             found = await self.logits(pairs, truncate)
-            scores = [float(each[-1] - each[0]) for each in found]
+            scores = [float(logits[-1] - logits[0]) for logits in found]
         else:
             decided = await self.decide(pairs, truncate)
-            scores = [float(np.ravel(each)[-1]) for each, _ in decided]
+            scores = [float(np.ravel(value)[-1]) for value, _ in decided]
             if model.pair is None and model.task == "regress" and not raw:
                 scores = expit(scores).tolist()  # a reranker of the hub: its logit
-        return sorted(enumerate(scores), key=lambda each: -each[1])
+        return sorted(enumerate(scores), key=lambda pair: -pair[1])
 
     async def fill(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, top: int = 5
@@ -345,85 +405,32 @@ class ModelRequest:
         """Candidates for the masks of texts: ``top`` for each, or all targets."""
         model = self.model
         model.require("fill")
-        assert model.filler is not None
         self.service.require_size(texts)
         ids = None if targets is None else tuple(dict.fromkeys(_target_ids(model, targets)))
-        top = min(top, MOST_CANDIDATES)
+        top = min(top, _MOST_CANDIDATES)
         masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
         self.service.require_room(masks * top, "candidates", _PER_CANDIDATE)
-        items = await self.prepared(texts, model.texts, texts)
-        return await self.compute(model.fill, items, targets=ids, top=top)
-
-    async def score(self, texts: Sequence[str]) -> Sequence[ScoredText]:
-        """Anomaly scores of texts."""
-        items = await self.prepared(texts, self.model.score_items, texts)
-        return await self.compute(self.model.scorer, items)
+        return await self.answers(model.fill, model.texts, texts, targets=ids, top=top)
 
     async def of_all(
         self, texts: Sequence[str], work: Callable[..., Sequence[T]], **options: Hashable
     ) -> T:
-        """The result for all texts of a request together.
-
-        Args:
-            texts: texts of the request.
-            work: method of the model; it is called with a list of such texts, and the options.
-        """
-        items = await self.prepared(texts, self.model.group_items, texts)
-        (found,) = await self.compute(work, items, **options)
+        """The result of ``work``, a method of the model, for all texts of a request together."""
+        (found,) = await self.answers(work, self.model.group_items, texts, **options)
         return found
 
     async def search(self, queries: Sequence[str], top: int, by: str) -> Sequence[Any]:
         """Search an index; see ``Index.search``."""
         self.model.require("search")
         index = self.model.index
-        assert index is not None
         size = _PER_CANDIDATE + index.text_bytes // _NUMBER
         self.service.require_room(len(queries) * min(top, len(index)), "texts", size)
-        items = await self.prepared(queries, self.model.texts, queries)
-        return await self.compute(index.search, items, top_k=top, by=by)
+        return await self.answers(index.search, self.model.texts, queries, top_k=top, by=by)
 
     async def translate(self, texts: Sequence[str]) -> Sequence[str]:
         """Translations."""
         self.model.require("translate")
-        items = await self.prepared(texts, self.model.texts, texts)
-        return await self.compute(self.model.translate, items)
-
-    async def prepared(self, data: Sequence[Any], work: Callable[..., T], *given: Any) -> T:
-        """Items of the request, created in a thread if there is much text.
-
-        Raises:
-            Refusal: there is nothing, or too much text, including other requests, or it cannot be
-                used, or the client disconnected.
-        """
-        if not data:
-            raise bad_field("inputs is empty; give one or more", "inputs")
-        service = self.service
-        count = service.require_size(data)
-        try:
-            if count < _IN_THREAD:
-                return work(*given)
-            with service.tokenising(count):
-                return await self._in_thread(work, *given)
-        except InputError as error:
-            raise bad_field(str(error)) from None
-
-    async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
-        """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""
-        given_up = threading.Event()
-
-        def run() -> T:
-            with wanted_until(given_up):
-                check_wanted()
-                return work(*given)
-
-        seconds = self.service.settings.timeout
-        future = asyncio.get_running_loop().run_in_executor(self.service.threads, run)
-        try:
-            return await asyncio.wait_for(_unless_gone(self.request, future), seconds)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-            raise Refusal(504, f"no answer within {seconds:g} seconds", "deadline") from None
-        finally:
-            given_up.set()
+        return await self.answers(self.model.translate, self.model.texts, texts)
 
 
 async def _unless_gone(request: Request, work: "asyncio.Future[T]") -> T:
@@ -439,6 +446,12 @@ async def _unless_gone(request: Request, work: "asyncio.Future[T]") -> T:
         work.cancel()
 
 
+async def _gone(request: Request) -> None:
+    """Return when the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def _characters(value: Any) -> int:
     """The total characters of a text, or of all texts in lists and objects."""
     if isinstance(value, str):
@@ -450,12 +463,6 @@ def _characters(value: Any) -> int:
     return 1
 
 
-async def _gone(request: Request) -> None:
-    """Return when the client has disconnected."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _target_ids(model: ServedModel, targets: Sequence[str]) -> list[int]:
     ids = [model.tokenizer.id_of(token) for token in targets]
     if None in ids:
@@ -463,15 +470,3 @@ def _target_ids(model: ServedModel, targets: Sequence[str]) -> list[int]:
     if not ids:
         raise bad_field("targets is empty; name tokens of the vocabulary", "targets")
     return ids
-
-
-def texts_of(inputs: Any, param: str = "inputs") -> list[str]:
-    """One or several texts, as a list.
-
-    Raises:
-        Refusal: the input is not a text or a list of texts.
-    """
-    texts = [inputs] if isinstance(inputs, str) else inputs
-    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise bad_field(f"{param} must be a text or a list of texts", param)
-    return texts

@@ -14,7 +14,7 @@ from ownbert.fitting.rows.labelled_rows import find_task, read_labelled
 from ownbert.inference.open_folder import open_folder
 from ownbert.inspect.explain.blend_words import LinearShares, contributions
 from ownbert.inspect.explain.explain import METHOD
-from ownbert.serve.api.exchange import Refusal
+from ownbert.serve.exchange import Refusal
 from ownbert.serve.served_model import ServedModel
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row

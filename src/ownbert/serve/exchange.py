@@ -20,12 +20,7 @@ T = TypeVar("T")
 
 
 async def json_answer(body: Any, numbers: int = 0) -> Response:
-    """A response with status 200.
-
-    Args:
-        body: lists and dictionaries, with arrays for many numbers.
-        numbers: approximate number of values in the body.
-    """
+    """A response with status 200, of lists and dictionaries, with arrays for many ``numbers``."""
     work = asyncio.to_thread(_written, body) if numbers > _IN_THREAD else None
     content = _written(body) if work is None else await work
     return Response(content, media_type="application/json")
@@ -44,7 +39,7 @@ def _pieces(body: Any) -> Iterator[bytes]:
     elif isinstance(body, np.ndarray) and body.ndim > 1:
         yield from _joined(b"[", [(b"", row) for row in body], b"]")
     elif isinstance(body, list) and body and isinstance(body[0], dict | list | np.ndarray):
-        yield from _joined(b"[", [(b"", each) for each in body], b"]")
+        yield from _joined(b"[", [(b"", entry) for entry in body], b"]")
     else:
         plain = body.tolist() if isinstance(body, np.ndarray) else body
         yield to_json(plain, inf_nan_mode="null")
@@ -91,9 +86,8 @@ class Refusal(Exception):
     def kind(self) -> str:
         """``error_type`` of text-embeddings-inference, and ``type`` of OpenAI's errors."""
         kinds = {401: "authentication_error", 413: "too_large", 429: "overloaded"}
-        if self.status in kinds:
-            return kinds[self.status]
-        return "invalid_request_error" if self.status < 500 else "server_error"
+        usual = "invalid_request_error" if self.status < 500 else "server_error"
+        return kinds.get(self.status, usual)
 
 
 def bad_field(message: str, param: str | None = None) -> Refusal:
@@ -104,3 +98,11 @@ def bad_field(message: str, param: str | None = None) -> Refusal:
 def too_large(message: str) -> Refusal:
     """The error for a request that exceeds a limit of the server."""
     return Refusal(413, message, "too_large")
+
+
+def texts_of(inputs: Any, param: str = "inputs") -> list[str]:
+    """One or several texts as a list; a ``Refusal`` for other inputs."""
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise bad_field(f"{param} must be a text or a list of texts", param)
+    return texts

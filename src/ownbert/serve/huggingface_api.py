@@ -17,9 +17,9 @@ from fastapi import APIRouter, Request
 from scipy.special import expit, softmax
 
 from ownbert import limits
-from ownbert.serve.api.exchange import Refusal, bad_field, json_answer, too_large
+from ownbert.serve.exchange import Refusal, bad_field, json_answer, texts_of, too_large
 from ownbert.serve.served_model import ServedModel
-from ownbert.serve.service import ModelRequest, Service, texts_of
+from ownbert.serve.service import ModelRequest, Service
 from ownbert.tasks.tag import OUTSIDE
 from ownbert.tasks.task import ranked
 
@@ -138,9 +138,9 @@ async def _classify(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     top = _top(parameters, None)
     if wanted != applied:
         logits = await call.logits(rows)
-        return [ranked(model.labels, _FUNCTIONS[wanted](each))[:top] for each in logits]
-    found = [model.answer(*each, top_k=top) for each in await call.decide(rows)]
-    return [each if isinstance(each, list) else [each] for each in found]
+        return [ranked(model.labels, _FUNCTIONS[wanted](row))[:top] for row in logits]
+    found = [model.answer(*decided, top_k=top) for decided in await call.decide(rows)]
+    return [labels if isinstance(labels, list) else [labels] for labels in found]
 
 
 async def _tag(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
@@ -148,14 +148,14 @@ async def _tag(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
         raise bad_field(f"aggregation_strategy is {how!r}; it must be one of {known}", "parameters")
-    given = parameters.get("ignore_labels")
-    ignored = [OUTSIDE] if given is None else texts_of(given, "ignore_labels")
+    ignored = parameters.get("ignore_labels")
+    ignored = [OUTSIDE] if ignored is None else texts_of(ignored, "ignore_labels")
     # Every word has one tag, so all strategies for aggregating tokens are equal.
     convert = call.model.words if how == "none" else call.model.answer
 
     def tags(*decided: Any) -> list[dict[str, Any]]:
         found = convert(*decided)
-        return [one for one in found if one.get("entity_group", one.get("entity")) not in ignored]
+        return [tag for tag in found if tag.get("entity_group", tag.get("entity")) not in ignored]
 
     return await _for_each(call, inputs, tags)
 
@@ -178,7 +178,8 @@ async def _choose(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
 async def _for_each(call: ModelRequest, inputs: Any, convert: Callable[..., Any]) -> Any:
     """Apply ``convert`` to the decision on each input and its row; a list if there are several."""
     single = not isinstance(inputs, list)
-    found = [convert(*each) for each in await call.decide([inputs] if single else inputs)]
+    decided = await call.decide([inputs] if single else inputs)
+    found = [convert(*decision) for decision in decided]
     return found[0] if single else found
 
 
@@ -186,18 +187,15 @@ async def _fill(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     targets = parameters.get("targets")
     targets = None if targets is None else texts_of(targets, "targets")
     top = _top(parameters, _TOP_WORDS) or _TOP_WORDS
-    filled = await call.fill(texts_of(inputs), targets, top)
-    filler = call.model.filler
-    assert filler is not None
-    found = []
-    for each in filled:
+    replaced, found = call.model.filler.replaced, []
+    for filled in await call.fill(texts_of(inputs), targets, top):
         masks = [
             [
-                {"score": one.probability, "token": one.id, "token_str": one.text}
-                | {"sequence": filler.replaced(each.text, number, one)}
-                for one in mask.candidates
+                {"score": token.probability, "token": token.id, "token_str": token.text}
+                | {"sequence": replaced(filled.text, number, token)}
+                for token in mask.candidates
             ]
-            for number, mask in enumerate(each.masks)
+            for number, mask in enumerate(filled.masks)
         ]
         found.append(masks[0] if len(masks) == 1 else masks)
     return found[0] if isinstance(inputs, str) else found
@@ -207,9 +205,8 @@ async def _features(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
     normalize = parameters.get("normalize")
     if normalize is not None and not isinstance(normalize, bool):
         raise bad_field("normalize must be true or false", "normalize")
-    texts = texts_of(inputs)
     how = _embedding_options(call.model, parameters)
-    vectors = await call.embed(texts, normalize=normalize, **how)
+    vectors = await call.embed(texts_of(inputs), normalize=normalize, **how)
     return await json_answer(vectors, vectors.size)
 
 
@@ -233,8 +230,7 @@ async def _similar(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
 
 
 async def _translate(call: ModelRequest, inputs: Any, parameters: Any) -> Any:
-    found = await call.translate(texts_of(inputs))
-    return [{"translation_text": each} for each in found]
+    return [{"translation_text": text} for text in await call.translate(texts_of(inputs))]
 
 
 async def _image(call: ModelRequest) -> Any:
@@ -256,11 +252,7 @@ _FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEB
 
 
 def opened(data: bytes) -> Any:
-    """Open an image from bytes.
-
-    Raises:
-        Refusal: the data are not an image, or it is too large.
-    """
+    """Open an image from bytes; a ``Refusal`` if they are none, or it is too large."""
     from PIL import Image
 
     try:

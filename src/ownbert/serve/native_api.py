@@ -1,18 +1,22 @@
-"""OwnBERT's own API: ``POST /v1/TASK`` for every task, and reloading."""
+"""OwnBERT's own API: ``POST /v1/TASK`` for every task, operations on all texts of a request
+together (the texts to label next, topics, duplicates), and reloading."""
 
 import base64
 import binascii
 from typing import Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from ownbert.serve.api.exchange import Several, bad_field, json_answer
-from ownbert.serve.api.huggingface_api import opened
-from ownbert.serve.service import ModelRequest, Service, texts_of, usage_of
+from ownbert import limits
+from ownbert.serve.exchange import Several, bad_field, json_answer, texts_of
+from ownbert.serve.huggingface_api import opened
+from ownbert.serve.service import ModelRequest, Service, usage_of
 from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.rows import OutputOptions
+from ownbert.unlabelled.duplicates import THRESHOLD
 
 # Inputs of operations that are no tasks of ``finetune``.
 _EXAMPLES = {
@@ -29,8 +33,13 @@ _TASKS_OF_FIELDS = {
 _WITHOUT_TOP_K = ("tag", "score", "embed", "translate")
 
 
+def _example(**body: Any) -> Any:
+    """The schema of a body with an example."""
+    return {"examples": [body]}
+
+
 class OwnRequest(BaseModel, extra="forbid"):
-    """A body that may name a model."""
+    """A body that may name a model; that of ``/reload``."""
 
     model: str | None = Field(None, description="The name of the model, if there are several.")
 
@@ -61,16 +70,14 @@ class TaskRequest(OwnRequest):
     )
 
 
-class RankRequest(
-    OwnRequest, json_schema_extra={"examples": [{"query": "a", "texts": ["b", "c"]}]}
-):
+class RankRequest(OwnRequest, json_schema_extra=_example(query="a", texts=["b", "c"])):
     """The body of ``/v1/rank``."""
 
     query: str
     texts: Several[str] = Field(min_length=1)
 
 
-class ExplainRequest(OwnRequest, json_schema_extra={"examples": [{"inputs": ["a text"]}]}):
+class ExplainRequest(OwnRequest, json_schema_extra=_example(inputs=["a text"])):
     """The body of ``/v1/explain``."""
 
     inputs: Any = Field(description="One input of the model's task or several in a list.")
@@ -78,8 +85,7 @@ class ExplainRequest(OwnRequest, json_schema_extra={"examples": [{"inputs": ["a 
 
 
 class AttentionRequest(
-    OwnRequest,
-    json_schema_extra={"examples": [{"inputs": "a text", "layers": [-1], "heads": [0, 3]}]},
+    OwnRequest, json_schema_extra=_example(inputs="a text", layers=[-1], heads=[0, 3])
 ):
     """The body of ``/v1/attention``."""
 
@@ -92,8 +98,32 @@ class AttentionRequest(
     )
 
 
-class ReloadRequest(OwnRequest):
-    """The body of ``/reload``."""
+class LabelRequest(OwnRequest, json_schema_extra=_example(inputs=["a", "b", "c"], count=1)):
+    """The body of ``/v1/label``."""
+
+    inputs: Several[str] = Field(min_length=1, description="Texts without labels.")
+    count: int = Field(10, ge=1, description="Number of texts to choose.")
+
+
+class TopicsRequest(OwnRequest, json_schema_extra=_example(inputs=["a", "b", "c"], count=2)):
+    """The body of ``/v1/topics``."""
+
+    inputs: Several[str] = Field(min_length=1, description="Texts to group.")
+    count: int | None = Field(
+        None,
+        ge=2,
+        le=limits.SHARDS,
+        description="Number of topics; by default the best of several.",
+    )
+
+
+class DuplicatesRequest(OwnRequest, json_schema_extra=_example(inputs=["a text", "A text.", "b"])):
+    """The body of ``/v1/duplicates``."""
+
+    inputs: Several[str] = Field(min_length=1, description="Texts to compare with each other.")
+    threshold: float = Field(
+        THRESHOLD, gt=0, le=1, description="Lowest similarity of near duplicates."
+    )
 
 
 def router(service: Service) -> APIRouter:
@@ -101,7 +131,8 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["OwnBERT"])
     examples = {name: list(kind.example) for name, kind in KINDS.items()}
     for task, example in {**examples, **_EXAMPLES}.items():
-        _add(routes, service, task, example)
+        _add_task(routes, service, task, example)
+    _add_collections(routes, service)
 
     @routes.post("/v1/rank")
     async def rank(body: RankRequest, request: Request) -> Response:
@@ -109,15 +140,14 @@ def router(service: Service) -> APIRouter:
         call = ModelRequest(service, request, body.model)
         ranked = await call.rank(body.query, body.texts)
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
-        return await reply(call, found)
+        return await _reply(call, found)
 
     @routes.post("/v1/explain")
     async def explain(body: ExplainRequest, request: Request) -> Response:
         """Relevance of each word for the prediction; all forward passes count as tokens."""
         call = ModelRequest(service, request, body.model)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-        found = list(await call.explain(inputs, body.method))
-        return await reply(call, found)
+        return await _reply(call, list(await call.explain(inputs, body.method)))
 
     @routes.post("/v1/attention", openapi_extra=_attention_answer())
     async def attention(body: AttentionRequest, request: Request) -> Response:
@@ -127,12 +157,12 @@ def router(service: Service) -> APIRouter:
         choices and long documents. Row i contains the weights of token i and sums to 1.
         """
         call = ModelRequest(service, request, body.model)
-        given = (body.inputs, body.layers, body.heads)
-        query = await call.prepared([body.inputs], call.model.attention_query, *given)
-        return await reply(call, await call.attention(query), query.numbers)
+        about = (body.inputs, body.layers, body.heads)
+        query = await call.prepared([body.inputs], call.model.attention_query, *about)
+        return await _reply(call, await call.attention(query), query.numbers)
 
     @routes.post("/reload")
-    def reload(body: ReloadRequest) -> dict[str, Any]:
+    def reload(body: OwnRequest) -> dict[str, Any]:
         """Reload a model's folder; running requests still use the old model."""
         return {"model": service.reload(body.model).name, "reloaded": True}
 
@@ -149,37 +179,33 @@ def _attention_answer() -> dict[str, Any]:
     return {"responses": {"200": {"content": {"application/json": {"example": example}}}}}
 
 
-def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
+def _add_task(routes: APIRouter, service: Service, task: str, example: Any) -> None:
     schema = {"requestBody": {"content": {"application/json": {"example": {"inputs": example}}}}}
 
     @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
     async def run(body: TaskRequest, request: Request) -> Response:
         call = ModelRequest(service, request, body.model)
-        call.model.require("fill" if task == "score" else task, requested=task)
-        predictor = None if task == "embed" else call.model.predictor
-        known = frozenset[str]() if predictor is None else predictor.task.output_options
-        applies = {name: task in tasks for name, tasks in _TASKS_OF_FIELDS.items()}
-        applies |= {name: name in known for name in ("unknown", "coverage")}
-        applies["top_k"] = task not in _WITHOUT_TOP_K
-        for field, does in applies.items():
-            if getattr(body, field) is not None and not does:
-                raise bad_field(f"{field} does not apply to {task}", field)
+        model = call.model
+        model.require("fill" if task == "score" else task, requested=task)
+        predictor = None if task == "embed" else model.predictor
+        _check_fields(body, task, () if predictor is None else predictor.task.output_options)
         options = OutputOptions(body.top_k, unknown=body.unknown, coverage=body.coverage)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-        inputs = [_image(each) for each in inputs] if call.model.reads_images else inputs
+        inputs = [_image(data) for data in inputs] if model.reads_images else inputs
         numbers = 0
+        answers: Any
         if options.abstains:
-            answers: Any = list(await call.abstain(inputs, options))
+            answers = list(await call.abstain(inputs, options))
         elif predictor is not None:
             top = {} if body.top_k is None else {"top_k": body.top_k}
             decided = await call.decide(inputs)
-            answers = [call.model.answer(*each, **top) for each in decided]
+            answers = [model.answer(*decision, **top) for decision in decided]
         elif task == "fill":
             filled = await call.fill(texts_of(inputs), body.targets, body.top_k or 5)
-            answers = [_candidates(each) for each in filled]
+            answers = list(map(_candidates, filled))
         elif task == "score":
-            scored = await call.score(texts_of(inputs))
-            answers = [each.as_row(tokens=True) for each in scored]
+            scored = await call.answers(model.score, model.score_items, texts_of(inputs))
+            answers = [text.as_row(tokens=True) for text in scored]
         elif task == "search":
             how = body.top_k or 10, body.by or "hybrid"
             answers = list(await call.search(texts_of(inputs), *how))
@@ -187,10 +213,21 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
             answers = list(await call.translate(texts_of(inputs)))
         else:
             how = {"normalize": body.normalize, "dimensions": body.dimensions}
-            prompt = call.model.prompt(body.prompt_name)
-            vectors = await call.embed(texts_of(inputs), prompt=prompt, **how)
-            answers, numbers = vectors, vectors.size
-        return await reply(call, answers, numbers)
+            prompt = model.prompt(body.prompt_name)
+            answers = await call.embed(texts_of(inputs), prompt=prompt, **how)
+            numbers = answers.size
+        return await _reply(call, answers, numbers)
+
+
+def _check_fields(body: TaskRequest, task: str, known: Any) -> None:
+    """Refuse fields that do not apply to the task; ``known``: those for predictions that it
+    has."""
+    applies = {name: task in tasks for name, tasks in _TASKS_OF_FIELDS.items()}
+    applies |= {name: name in known for name in ("unknown", "coverage")}
+    applies["top_k"] = task not in _WITHOUT_TOP_K
+    for field, does in applies.items():
+        if getattr(body, field) is not None and not does:
+            raise bad_field(f"{field} does not apply to {task}", field)
 
 
 def _candidates(filled: Any) -> dict[str, Any]:
@@ -203,14 +240,56 @@ def _candidates(filled: Any) -> dict[str, Any]:
     }
 
 
-def _image(given: Any) -> Any:
+def _image(data: Any) -> Any:
     try:
-        return opened(base64.b64decode(given, validate=True))
+        return opened(base64.b64decode(data, validate=True))
     except (binascii.Error, TypeError, ValueError):
         raise bad_field("an image must be given as its bytes in base64", "inputs") from None
 
 
-async def reply(call: ModelRequest, answers: Any, numbers: int = 0) -> Response:
+def _add_collections(routes: APIRouter, service: Service) -> None:
+    @routes.post("/v1/label")
+    async def label(body: LabelRequest, request: Request) -> Response:
+        """Which texts to label next, those that may have a rare label and the least certain ones
+        first, as ownbert label chooses."""
+        call = ModelRequest(service, request, body.model)
+        call.model.require_labels()
+        rows = await call.of_all(body.inputs, call.model.to_label, count=body.count)
+        places = {text: i for i, text in reversed([*enumerate(body.inputs)])}
+        found = [
+            {"index": places[row["text"]], **{k: row[k] for k in row if k != "label"}}
+            for row in rows
+        ]
+        return await _reply(call, found)
+
+    @routes.post("/v1/topics")
+    async def topics(body: TopicsRequest, request: Request) -> Response:
+        """Topics of texts, largest first, as ownbert topics finds them."""
+        call = ModelRequest(service, request, body.model)
+        call.model.require("embed")
+        found = await call.of_all(body.inputs, call.model.topics, count=body.count)
+        topics = [
+            {"name": topic.name, "words": topic.words, "size": topic.size}
+            | {"indices": np.flatnonzero(found.of_text == number).tolist()}
+            for number, topic in enumerate(found.topics)
+        ]
+        return await _reply(call, topics)
+
+    @routes.post("/v1/duplicates")
+    async def duplicates(body: DuplicatesRequest, request: Request) -> Response:
+        """Groups of texts that are duplicates or nearly so, the one to keep first, as ownbert
+        duplicates finds them without a model."""
+        call = ModelRequest(service, request, body.model)
+        work = call.model.duplicates
+        found = await call.of_all(body.inputs, work, threshold=body.threshold)
+        groups = [
+            [{"index": row.row - 1, "similarity": row.similarity} for row in group]
+            for group in found.groups
+        ]
+        return await _reply(call, groups)
+
+
+async def _reply(call: ModelRequest, answers: Any, numbers: int = 0) -> Response:
     """The response to a request, with its usage; ``numbers``: see ``json_answer``."""
     usage = usage_of(call.request)
     about = {"tokens": usage.tokens, "milliseconds": round(1000 * usage.computed, 3)}

@@ -1,5 +1,8 @@
-"""The API of Hugging Face's text-embeddings-inference."""
+"""The APIs of servers for embeddings: OpenAI's (the reference of ``POST /v1/embeddings`` and ``GET
+/v1/models``), and that of Hugging Face's text-embeddings-inference.
+"""
 
+import base64
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
@@ -8,14 +11,21 @@ from typing import Any, Literal
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from scipy.special import expit
 
 from ownbert import __version__
-from ownbert.serve.api.exchange import Several, bad_field, json_answer, too_large
+from ownbert.serve.exchange import (
+    Refusal,
+    Several,
+    bad_field,
+    json_answer,
+    texts_of,
+    too_large,
+)
 from ownbert.serve.served_model import Items, ServedModel
-from ownbert.serve.service import ModelRequest, Service, texts_of
+from ownbert.serve.service import ModelRequest, Service, usage_of
 from ownbert.tasks.task import ranked
 from ownbert.text.tokenizer import Tokenizer
 
@@ -23,6 +33,79 @@ from ownbert.text.tokenizer import Tokenizer
 _TOKENS_PER_CALL = 500
 # Fields of each model in ``/info``, besides those of this API.
 _MODEL_FIELDS = ("name", "task", "pipeline", "operations", "pair", "explains", "labels")
+
+
+# Maximum texts per request of OpenAI's API.
+_MOST_INPUTS = 2048
+
+
+class EmbeddingsRequest(BaseModel):
+    """The body of ``POST /v1/embeddings``."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"model": "NAME", "input": ["a text"]}]}
+    )
+
+    input: str | Several[str] | Several[int] | Several[Several[int]]
+    model: str
+    encoding_format: str | None = Field("float", pattern="^(float|base64)$")
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+
+
+def openai_router(service: Service) -> APIRouter:
+    """The routes of OpenAI's API."""
+    routes = APIRouter(tags=["OpenAI"])
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model_entry(name) for name in service.models]}
+
+    @routes.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        return _model_entry(service.model(name).name)
+
+    @routes.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+        call = ModelRequest(service, request, body.model)
+        served = call.model
+        inputs: Any = body.input
+        served.require("embed")
+        if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)):
+            inputs = [inputs]
+        if not inputs or not all(inputs):
+            raise Refusal(400, "input is empty, or has an empty text", "invalid_value", "input")
+        if len(inputs) > _MOST_INPUTS:
+            message = f"{len(inputs):,} inputs; at most {_MOST_INPUTS:,}"
+            raise Refusal(400, message, "invalid_value", "input")
+        prepare = served.embed_items if isinstance(inputs[0], str) else served.embed_ids
+        items = await call.prepared(inputs, prepare, inputs)
+        # OpenAI's vectors have unit length, and its clients compare them by dot product.
+        vectors = await call.vectors(items, normalize=True, dimensions=body.dimensions)
+        tokens = usage_of(request).tokens
+        answer = {
+            "object": "list",
+            "model": served.name,
+            "data": [
+                {"object": "embedding", "index": i, "embedding": _encoded(vector, body)}
+                for i, vector in enumerate(vectors)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return await json_answer(answer, vectors.size)
+
+    return routes
+
+
+def _encoded(vector: np.ndarray, body: EmbeddingsRequest) -> Any:
+    """A list of numbers, or little-endian float32 in base64."""
+    if body.encoding_format == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector
+
+
+def _model_entry(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ownbert"}
 
 
 class Truncation(BaseModel, extra="forbid"):
@@ -91,8 +174,8 @@ class SimilarityRequest(BaseModel, extra="forbid"):
     parameters: SimilarityParameters | None = None
 
 
-def router(service: Service) -> APIRouter:
-    """The routes of this API; ``?model=NAME`` selects one of several models."""
+def tei_router(service: Service) -> APIRouter:
+    """The routes of text-embeddings-inference; ``?model=NAME`` selects one of several models."""
     routes = APIRouter(tags=["text-embeddings-inference"])
     _add_vectors(routes, service)
     _add_answers(routes, service)
@@ -113,7 +196,7 @@ def router(service: Service) -> APIRouter:
             "max_concurrent_requests": limits.connections,
             "auto_truncate": True,
             "version": __version__,
-            "models": [{name: getattr(each, name) for name in _MODEL_FIELDS} for each in chosen],
+            "models": [{name: getattr(m, name) for name in _MODEL_FIELDS} for m in chosen],
         }
 
     return routes
@@ -131,7 +214,6 @@ def _add_vectors(routes: APIRouter, service: Service) -> None:
     async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
         call, items = await _embed_items(service, request, model, body)
         embedder = call.model.embedder
-        assert embedder is not None
         numbers = items.total * embedder.size
         service.require_room(numbers)
         found = await call.compute(embedder.token_vectors, items)
@@ -154,15 +236,15 @@ def _add_answers(routes: APIRouter, service: Service) -> None:
     async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
         call = ModelRequest(service, request, model)
         given: Any = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-        single = all(isinstance(each, str) for each in given)
-        rows = [_row(each) for each in ([given] if single else given)]
+        single = all(isinstance(text, str) for text in given)
+        rows = [_row(texts) for texts in ([given] if single else given)]
         if body.raw_scores or call.model.scores_pairs:
             score = np.asarray if body.raw_scores else expit
             logits = await call.logits(rows, body.truncate)
-            found = [ranked(call.model.labels, score(each)) for each in logits]
+            found = [ranked(call.model.labels, score(row)) for row in logits]
         else:
             decided = await call.decide(rows, body.truncate)
-            found = [call.model.answer(*each, top_k=None) for each in decided]
+            found = [call.model.answer(*decision, top_k=None) for decision in decided]
         return found[0] if single else found
 
     @routes.post("/rerank")
@@ -171,8 +253,8 @@ def _add_answers(routes: APIRouter, service: Service) -> None:
         best = await ModelRequest(service, request, model).rank(body.query, body.texts, **how)
         found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in best]
         if body.return_text:
-            for each in found:
-                each["text"] = body.texts[each["index"]]
+            for row in found:
+                row["text"] = body.texts[row["index"]]
         return found
 
 

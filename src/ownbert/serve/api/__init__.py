@@ -1,1 +1,0 @@
-"""The APIs of the server, one module each."""
