@@ -51,7 +51,7 @@ NOT_TRANSLATED = (
     *("inspect/explain/attribution.py", "vision/patches.py", "vision/relevance_maps.py"),
     *("train/training_curves.py", "train/distributed.py", "train/optimizers.py"),
     # Answers of a server, which are for programs.
-    *(f"serve/{n}.py" for n in ("app", "gate", "scheduler", "served_model", "service")),
+    *(f"serve/{n}.py" for n in ("app", "exchange", "gate", "scheduler", "served_model", "service")),
     *(f"serve/{n}.py" for n in ("embedding_apis", "huggingface_api", "native_api")),
     *("text/build.py", "text/sentences.py", "text/tokenizer.py"),
 )
