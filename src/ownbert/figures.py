@@ -22,11 +22,7 @@ _OF_SCRIPTS = "Noto Sans "
 
 
 def figure_class(path: Path | None = None) -> Any:
-    """Import matplotlib's Figure and check the file name, before anything is computed.
-
-    Raises:
-        InputError: matplotlib is missing, or the name does not end with .png.
-    """
+    """Import matplotlib's Figure and check the file name, before anything is computed."""
     if path is not None and path.suffix.lower() != ".png":
         raise InputError("{path}: the name of a picture must end with .png", path)
     if (figure := installed_figure()) is None:
@@ -53,12 +49,8 @@ def save_figure(figure: Any, path: Path, dpi: int = DPI, **options: Any) -> None
 def plotted(
     path: Path, width: float, height: float, panels: int = 1, **options: Any
 ) -> Iterator[Any]:
-    """Yield the axes of panels side by side, with a grid, and write them to a file.
-
-    Args:
-        width, height: size in inches.
-        options: those of ``subplots``.
-    """
+    """Yield the axes of panels side by side, with a grid, and write them to a file; width and
+    height are in inches, ``options`` those of ``subplots``."""
     figure = figure_class(path)(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False, **options)[0]
     for axis in axes:
@@ -70,14 +62,10 @@ def plotted(
 def fonts_for(
     texts: Iterable[str], fonts: Sequence[str] = CJK_FONTS
 ) -> tuple[list[str], frozenset[str]]:
-    """Find fonts that together cover the characters of texts.
+    """Find fonts that together cover the characters of texts, and the characters that no font has.
 
-    Args:
-        fonts: preferred fonts for characters that matplotlib's default lacks, in order; fonts for
-            single scripts are tried last.
-
-    Returns:
-        Font names, usable as a font family in matplotlib, and the characters that no font has.
+    Characters that matplotlib's default lacks are looked for in ``fonts``, in order, then in those
+    for single scripts. The names are a font family for matplotlib.
     """
     from matplotlib import font_manager
 

@@ -22,12 +22,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?", re.ASCII)
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a model: ``name`` itself, or a local copy of the model ``hf:org/name``.
-
-    Raises:
-        InputError: the model cannot be downloaded, or ``name`` is a file. The existence of a
-            folder is not checked.
-    """
+    """The folder of a model: ``name`` itself, or a local copy of the model ``hf:org/name``. It is
+    not checked whether the folder exists."""
     if not isinstance(name, str | os.PathLike):
         raise InputError("a model folder is needed, not {name}", in_short(name))
     text = os.fspath(name)
@@ -55,15 +51,8 @@ def _not_a_file(path: Path) -> Path:
 
 
 def pretrained_folder(name: Any, options: Mapping[str, Any], *, or_file: bool = False) -> Path:
-    """Resolve the argument of ``from_pretrained``, which may be a hub name without ``hf:``.
-
-    Args:
-        name: a folder, or a name on the hub.
-        options: options of ``from_pretrained``; only ``HUB_OPTIONS`` and ``subfolder`` are used.
-        or_file: whether ``name`` may be a file, too.
-
-    Raises:
-        InputError: neither exists, or the extra ``hub`` is not installed.
+    """Resolve the argument of ``from_pretrained``, which may be a hub name without ``hf:``;
+    ``or_file``: it may be a file, too. Of the options ``HUB_OPTIONS`` and ``subfolder`` are used.
     """
     if not isinstance(name, str | os.PathLike):
         raise InputError("from_pretrained needs a folder, not {name!r}", name)

@@ -21,6 +21,8 @@ from ownbert.exceptions import InputError, in_short, with_arguments
 from ownbert.files.json_files import parse_yaml, read_yaml
 from ownbert.language.messages import is_on_command_line
 
+# Options with a second name of one letter.
+_SHORT = {"output": ["-o"], "quiet": ["-q"]}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,7 +72,8 @@ class Setting:
     def flags(self, name: str) -> list[str]:
         """The setting's names on the command line, for a field called ``name``."""
         last = name.rpartition(".")[2]
-        return self.option.split() if self.option else [f"--{last.replace('_', '-')}"]
+        usual = [f"--{last.replace('_', '-')}", *_SHORT.get(last, ())]
+        return self.option.split() if self.option else usual
 
     def in_command(self, command: str) -> "Setting":
         return replace(self, **self.commands.get(command, {}))
@@ -167,7 +170,9 @@ def resolve(
     """
     values: dict[str, Any] = {}
     if config is not None:
-        values = _read(Path(config))
+        values = read_yaml(Path(config))
+        if not isinstance(values, dict):
+            raise InputError("{config} must contain sections such as optim: and run:", config)
     for override in overrides:
         name, sign, text = override.partition("=")
         if not sign:
@@ -201,13 +206,6 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def _read(path: Path) -> dict[str, Any]:
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise InputError("{path} must contain sections such as optim: and run:", path)
-    return values
-
-
 def _value(name: str, text: str) -> Any:
     """Parse the value of an override as YAML."""
     try:
@@ -237,14 +235,8 @@ def accepts_settings(recipe: type) -> Callable[[F], F]:
             first = _names(recipe).get(name, dotted) == dotted
             if not first or name in own.parameters or not declared.help:
                 continue
-            parameters.append(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=declared.default,
-                    annotation=declared.type,
-                )
-            )
+            about: Any = {"default": declared.default, "annotation": declared.type}
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **about))
             shown = f" Default: {declared.shown}." if isinstance(declared.shown, str) else ""
             line = f"    {name}: {with_arguments(declared.help)}{shown}"
             lines.append(textwrap.fill(line, 100, subsequent_indent=" " * 8))

@@ -42,7 +42,7 @@ class BuildCommand(o.TextFiles, o.Quiet):
 
     model: Path = _VECTORS
     texts: list[str] | None = o.TEXTS_OR_FILES
-    output: Path = setting(..., "Folder for the index.", option="--output -o")
+    output: Path = setting(..., "Folder for the index.")
     text_column: str | None = o.TEXT_COLUMN
     id_column: str | None = changed(o.ID_COLUMN, help="Column with ids, copied to the results.")
     form: str = setting(
@@ -92,10 +92,7 @@ class FindCommand(o.TextFiles, o.Quiet):
     top: int = setting(10, "Number of results per query.", check=between(1, limits.COUNT, "[]"))
     by: str = setting("hybrid", "vectors (cosine), words (BM25), or hybrid: the ranks of both.")
     output: Path | None = setting(
-        None,
-        "Output file for the results: .jsonl, .csv or .tsv.",
-        option="--output -o",
-        shown="print a table",
+        None, "Output file for the results: .jsonl, .csv or .tsv.", shown="print a table"
     )
     json: bool = changed(o.JSON, help="Print JSON, one line per text.", without=("output",))
     model: Path | None = setting(None, "Folder of the model, if it was moved.", shown="as built")
@@ -178,7 +175,7 @@ class TopicsCommand(o.TextFiles, o.Quiet):
     model: Path = _VECTORS
     texts: list[str] | None = o.TEXTS_OR_FILES
     output: Path | None = setting(
-        None, "Output file with the topic of each text: .jsonl, .csv or .tsv.", option="--output -o"
+        None, "Output file with the topic of each text: .jsonl, .csv or .tsv."
     )
     html: Path | None = setting(None, "Write a page with the topics.")
     count: int | None = setting(
@@ -250,7 +247,7 @@ class DuplicatesCommand(o.TextFiles, o.Quiet):
     model: Path | None = setting(
         None, "Model folder: compare its vectors instead of sequences of characters.", shown="none"
     )
-    output: Path | None = setting(None, "Output file for the remaining rows.", option="--output -o")
+    output: Path | None = setting(None, "Output file for the remaining rows.")
     groups: Path | None = setting(
         None, "Output file for the groups of duplicates: .jsonl, .csv or .tsv."
     )
@@ -303,7 +300,6 @@ class LabelCommand(o.TextFiles, o.Quiet):
         ...,
         "Output file with the texts to label: .csv, .tsv or .jsonl with an empty label column, or "
         ".json for Label Studio tasks.",
-        option="--output -o",
     )
     count: int = setting(
         50, "Number of texts to choose.", option="--count -n", check=between(1, limits.COUNT, "[]")

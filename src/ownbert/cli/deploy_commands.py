@@ -11,7 +11,7 @@ from ownbert.cli.command import RecipeOptions, argument
 from ownbert.exceptions import InputError
 from ownbert.language.messages import Message
 from ownbert.serve.server_settings import LIMITS, ServeSettings
-from ownbert.settings import changed, setting
+from ownbert.settings import changed, resolve, setting
 from ownbert.terminal import say
 
 
@@ -40,7 +40,6 @@ class ExportCommand(o.Quiet):
     output: Path | None = setting(
         None,
         "Folder for the file.",
-        option="--output -o",
         required=Message("{-o} is needed: the folder for the exported file"),
     )
     to: str = setting("onnx", "onnx, openvino or torch (torch.export).")
@@ -89,7 +88,6 @@ class QuantizeCommand(o.Quiet):
     output: Path | None = setting(
         None,
         "Folder for the copy.",
-        option="--output -o",
         required=Message("{-o} is needed: the folder for the quantized model"),
     )
     text_column: str | None = o.TEXT_COLUMN
@@ -247,5 +245,6 @@ class ServeCommand(o.Quiet):
                     "OWNBERT_API_KEY and {--key-file} are both given; omit one of them"
                 )
             key = read_key(self.key_file)
+        limits = resolve(ServeSettings, options={**self.settings, "key": key})
         given = self.given("key_file", "settings", "quiet")
-        serve(**given, log=not self.quiet, say=say, key=key, **self.settings)
+        serve(limits=limits, **given, log=not self.quiet)

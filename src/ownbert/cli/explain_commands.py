@@ -67,9 +67,7 @@ class ExplainCommand(o.TaskRows):
         20, "Number of rows to read from a file.", check=between(1, limits.COUNT, "[]")
     )
     output: Path | None = setting(
-        None,
-        "File to write: .html, .png, or .jsonl with a line per prediction.",
-        option="--output -o",
+        None, "File to write: .html, .png, or .jsonl with a line per prediction."
     )
     html: Path | None = setting(None, "Write a page with the coloured texts, attention and layers.")
     png: Path | None = setting(None, "Draw the predictions and the texts as a picture.")
@@ -292,7 +290,7 @@ class FaithfulnessCommand(o.TaskRows):
         100, "Number of predictions to measure on.", check=between(2, _MOST_ROWS, "[]")
     )
     json: bool = o.JSON
-    output: Path | None = setting(None, "Picture to write (.png).", option="--output -o")
+    output: Path | None = setting(None, "Picture to write (.png).")
 
     def run(self) -> None:
         from ownbert.figures import figure_class
@@ -337,9 +335,7 @@ class RelevanceCommand(o.Command):
 
     folder: Path = argument(..., "Folder of an image model.")
     images: list[Path] = argument(..., "Images, or folders of them.")
-    output: Path = setting(
-        Path("relevance.png"), "PNG to write, one row per image.", option="--output -o"
-    )
+    output: Path = setting(Path("relevance.png"), "PNG to write, one row per image.")
     label: str | None = setting(
         None,
         "Also draw the relevance for this class, next to that for the predicted class.",

@@ -174,7 +174,7 @@ class HeadsCommand(o.Command):
         check=between(1, limits.EPOCHS, "[]"),
         needs=("train",),
     )
-    output: Path | None = setting(None, "Folder for the pruned model.", option="--output -o")
+    output: Path | None = setting(None, "Folder for the pruned model.")
     png: Path | None = setting(None, "Plot the table, or the rounds, into this file.")
     rows: int = setting(
         1000,
@@ -444,9 +444,7 @@ class AuditCommand(o.TextFiles, o.Quiet):
     held_out: Path = setting(..., "Similar texts that the model was not trained on.")
     output: Path | None = changed(o.RESULTS_JSON, help="Write the findings to this file, as JSON.")
     most: int = setting(
-        2000,
-        "Number of texts to sample from each side.",
-        check=between(20, limits.COUNT, "[]"),
+        2000, "Number of texts to sample from each side.", check=between(20, limits.COUNT, "[]")
     )
     card: bool = setting(False, "Add a section to the folder's model card.")
 

@@ -81,11 +81,9 @@ NETWORK = setting(False, "For fit folders: use only the network.")
 # Outputs.
 
 ROWS_FILE = setting(
-    Path("-"),
-    "Output file: .csv, .tsv, .jsonl (also .gz) or .parquet; - is standard output.",
-    option="--output -o",
+    Path("-"), "Output file: .csv, .tsv, .jsonl (also .gz) or .parquet; - is standard output."
 )
-RESULTS_JSON = setting(None, "Write the results to this file as JSON.", option="--output -o")
+RESULTS_JSON = setting(None, "Write the results to this file as JSON.")
 RESULTS_PAGE = setting(None, "Write the results as a page.")
 JSON = setting(False, "Print JSON.")
 RESUME_FILE = setting(False, "Resume a stopped run of the same command.")
@@ -112,7 +110,7 @@ def require_file(*, resume: bool = False, shard: str | None = None) -> None:
 class Quiet(Command):
     """A command that reports what it does."""
 
-    quiet: bool = setting(False, "Print errors only.", option="--quiet -q")
+    quiet: bool = setting(False, "Print errors only.")
 
     def note(self, text: str) -> None:
         """Print a note or warning to standard error; with --quiet only warnings."""
@@ -167,10 +165,7 @@ class Training(Quiet):
     keeps_memory = True
 
     output: Path | None = setting(
-        None,
-        "Folder for the model.",
-        option="--output -o",
-        required=Message("{-o} is needed: the folder for the model"),
+        None, "Folder for the model.", required=Message("{-o} is needed: the folder for the model")
     )
     overrides: list[str] | None = argument(
         None,

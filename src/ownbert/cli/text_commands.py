@@ -38,10 +38,9 @@ class VocabCommand(CorpusCommand):
     """
 
     inputs: list[Path] = o.INPUTS
-    output: Path = setting(..., "Folder for the tokenizer.", option="--output -o")
+    output: Path = setting(..., "Folder for the tokenizer.")
     kind: str = setting(
-        "wordpiece",
-        "blank for text that is already tokens (ids, codes); wordpiece for plain text.",
+        "wordpiece", "blank for text that is already tokens (ids, codes); wordpiece for plain text."
     )
     vocab_size: int | None = setting(
         None,
@@ -85,7 +84,7 @@ class PrepareCommand(CorpusCommand):
     """
 
     inputs: list[Path] = o.INPUTS
-    output: Path = setting(..., "Folder for the token store.", option="--output -o")
+    output: Path = setting(..., "Folder for the token store.")
     tokenizer: Path = setting(
         ..., "Tokenizer folder written by ownbert vocab.", option="--tokenizer -t"
     )

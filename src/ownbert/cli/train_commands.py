@@ -126,10 +126,7 @@ class PretrainCommand(o.Training):
         PretrainRecipe, _PRETRAIN_SETTINGS, "pretrain", common=_PRETRAIN_COMMON
     )
     resume_step: int | None = setting(
-        None,
-        "Resume from the saved state of this step.",
-        RUN,
-        check=between(0, limits.STEPS, "[]"),
+        None, "Resume from the saved state of this step.", RUN, check=between(0, limits.STEPS, "[]")
     )
 
     def run(self) -> None:
@@ -233,7 +230,7 @@ class ProbeCommand(o.Quiet):
 
     model: Path = argument(..., "Folder of the network; it is not modified.")
     train: Path = setting(..., "Labelled rows: csv, tsv, jsonl or parquet, plain or .gz.")
-    output: Path | None = setting(None, "Folder for the result.", option="--output -o")
+    output: Path | None = setting(None, "Folder for the result.")
     dev: Path | None = setting(
         None, "Labelled rows to evaluate on.", shown="part of the training rows, or folds of them"
     )

@@ -107,9 +107,7 @@ class TranslateCommand(Decoding, o.Quiet):
     texts: list[str] | None = o.TEXTS_OR_FILE
     data: Path | None = o.DATA
     output: Path | None = setting(
-        None,
-        "File for the translations, one per line; - is standard output.",
-        option="--output -o",
+        None, "File for the translations, one per line; - is standard output."
     )
     max_length: int | None = setting(
         None,

@@ -192,7 +192,6 @@ class EvaluateCommand(o.Abstaining, o.LabelledTaskRows, o.Quiet):
         None,
         "Write the metrics to this file as JSON, and next to it the confusion matrix and, for two "
         "labels, curves as PNG.",
-        option="--output -o",
     )
     precision: str | None = o.FOLDER_PRECISION
     out_of_scope: Path | None = setting(
@@ -205,9 +204,7 @@ class EvaluateCommand(o.Abstaining, o.LabelledTaskRows, o.Quiet):
         shown="as in training",
     )
     threshold: str | None = setting(
-        None,
-        "From which probability to predict a label: yes=0.9, yes=recall:0.9.",
-        shown=False,
+        None, "From which probability to predict a label: yes=0.9, yes=recall:0.9.", shown=False
     )
     save_threshold: bool = setting(False, "Store the threshold in the folder.")
     html: Path | None = setting(
@@ -304,7 +301,6 @@ class EmbedCommand(o.Ray, o.Quiet):
         Path("-"),
         "vectors.npy (a matrix), .parquet or .jsonl (one row per text, with the text); - is "
         "standard output.",
-        option="--output -o",
     )
     text_column: str | None = o.TEXT_COLUMN
     id_column: str | None = o.ID_COLUMN

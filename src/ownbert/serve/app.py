@@ -2,7 +2,7 @@
 
 import html
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,43 +79,36 @@ def _list_of_paths(schema: Mapping[str, Any]) -> str:
     return f"{head}<table>{''.join(rows)}</table>{more}"
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refusal)
+async def _refused(request: Request, error: Any) -> JSONResponse:
     return error_response(error, request.scope["path"])
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+async def _invalid(request: Request, error: Any) -> JSONResponse:
+    """Report the first validation error of a body, as one line."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = kind == "application/json" or kind.endswith("+json")
-    return await _refused(request, _first_error(error.errors(), is_json=is_json))
-
-
-def _first_error(errors: Sequence[Mapping[str, Any]], *, is_json: bool) -> Refusal:
-    """The first validation error of a body, as one line; ``is_json``: it was sent as JSON."""
-    first = errors[0]
-    if not is_json and tuple(first["loc"]) == ("body",):
-        message = "the body was not sent as JSON; add the header content-type: application/json"
-        return Refusal(422, message, "invalid_value")
-    if first["type"] == "json_invalid":
-        return Refusal(400, "the body is not JSON", "invalid_json")
+    first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("list["))
     message = first["msg"]
     if first["type"] == "extra_forbidden":
         message = "there is no field of this name; /openapi.json lists the fields"
-    return Refusal(422, f"{where or 'the body'}: {message}", "invalid_value", where or None)
+    refusal = Refusal(422, f"{where or 'the body'}: {message}", "invalid_value", where or None)
+    if not is_json and tuple(first["loc"]) == ("body",):
+        message = "the body was not sent as JSON; add the header content-type: application/json"
+        refusal = Refusal(422, message, "invalid_value")
+    elif first["type"] == "json_invalid":
+        refusal = Refusal(400, "the body is not JSON", "invalid_json")
+    return await _refused(request, refusal)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    code = {400: "invalid_json", 404: "not_found", 405: "wrong_method"}.get(error.status_code, "")
-    refusal = Refusal(
-        error.status_code, f"{request.scope['path']}: {error.detail}", code or "refused"
-    )
-    response = await _refused(request, refusal)
+async def _http(request: Request, error: Any) -> JSONResponse:
+    codes = {400: "invalid_json", 404: "not_found", 405: "wrong_method"}
+    code = codes.get(error.status_code, "refused")
+    message = f"{request.scope['path']}: {error.detail}"
+    response = await _refused(request, Refusal(error.status_code, message, code))
     response.headers.update(error.headers or {})  # Allow
     return response
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failed(request: Request, error: Any) -> JSONResponse:
     return await _refused(request, Refusal(500, "the server failed on this request", "failed"))

@@ -16,14 +16,7 @@ from pydantic_core import to_json
 from scipy.special import expit
 
 from ownbert import __version__
-from ownbert.serve.exchange import (
-    Refusal,
-    Several,
-    bad_field,
-    json_answer,
-    texts_of,
-    too_large,
-)
+from ownbert.serve.exchange import Refusal, Several, bad_field, json_answer, texts_of, too_large
 from ownbert.serve.served_model import Items, ServedModel
 from ownbert.serve.service import ModelRequest, Service, usage_of
 from ownbert.tasks.task import ranked

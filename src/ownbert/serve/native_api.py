@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from ownbert import limits
 from ownbert.serve.exchange import Several, bad_field, json_answer, texts_of
 from ownbert.serve.huggingface_api import opened
+from ownbert.serve.served_model import Items
 from ownbert.serve.service import ModelRequest, Service, usage_of
 from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.rows import OutputOptions
@@ -147,7 +148,9 @@ def router(service: Service) -> APIRouter:
         """Relevance of each word for the prediction; all forward passes count as tokens."""
         call = ModelRequest(service, request, body.model)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-        return await _reply(call, list(await call.explain(inputs, body.method)))
+        work, prepare = call.model.explain, call.model.explain_items
+        found = await call.answers(work, prepare, inputs, body.method, method=body.method)
+        return await _reply(call, list(found))
 
     @routes.post("/v1/attention", openapi_extra=_attention_answer())
     async def attention(body: AttentionRequest, request: Request) -> Response:
@@ -159,7 +162,10 @@ def router(service: Service) -> APIRouter:
         call = ModelRequest(service, request, body.model)
         about = (body.inputs, body.layers, body.heads)
         query = await call.prepared([body.inputs], call.model.attention_query, *about)
-        return await _reply(call, await call.attention(query), query.numbers)
+        service.require_room(query.numbers, "attention weights")
+        items = Items([query], [sum(query.example.lengths)])
+        (found,) = await call.compute(call.model.attention, items)
+        return await _reply(call, found, query.numbers)
 
     @routes.post("/reload")
     def reload(body: OwnRequest) -> dict[str, Any]:
@@ -195,7 +201,9 @@ def _add_task(routes: APIRouter, service: Service, task: str, example: Any) -> N
         numbers = 0
         answers: Any
         if options.abstains:
-            answers = list(await call.abstain(inputs, options))
+            await call.in_thread(model.require_doubts, options)
+            outputs = model.predictor.outputs
+            answers = list(await call.answers(outputs, model.rows, inputs, options=options))
         elif predictor is not None:
             top = {} if body.top_k is None else {"top_k": body.top_k}
             decided = await call.decide(inputs)

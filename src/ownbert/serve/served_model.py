@@ -34,11 +34,7 @@ from ownbert.unlabelled.label import chosen_rows, gives_labels, read_report
 from ownbert.unlabelled.topics import Topics, topics
 
 # Names of tasks in Transformers pipelines and on the hub.
-_PIPELINES = {
-    "search": "sentence-similarity",
-    "fill": "fill-mask",
-    "translate": "translation",
-}
+_PIPELINES = {"search": "sentence-similarity", "fill": "fill-mask", "translate": "translation"}
 # Approximate tokens of an image, a measure of its cost.
 _IMAGE_TOKENS = 256
 # Number of forward passes of an explanation, where a gradient counts as two; for leave_one_out it

@@ -9,14 +9,15 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import allow_open_files
 from ownbert.hub import model_folder
-from ownbert.settings import resolve
+from ownbert.serve.server_settings import ServeSettings
+from ownbert.terminal import say
 
 _LONGEST_NAME = 100  # characters of a model's name
 # Names may be org/model, as on the hub, but these could not be matched in a request path.
@@ -108,33 +109,24 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 def serve(
     folders: Sequence[str],
+    limits: ServeSettings,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    device: str = "auto",
-    precision: str = "float32",
-    engine: str | None = None,
-    max_memory: float | None = None,
-    threshold: Any = None,
-    log: bool = True,
-    say: Callable[[str], None] = print,
-    **settings: Any,
+    host: str,
+    port: int,
+    device: str,
+    precision: str,
+    engine: str | None,
+    max_memory: float | None,
+    threshold: Any,
+    log: bool,
 ) -> None:
     """Serve model folders over HTTP until SIGTERM or Ctrl-C; accepted requests are completed.
 
     Args:
         folders: model folders, or ``NAME=FOLDER``.
-        host: address to listen on.
-        port: port to listen on; 0 selects a free one.
-        device, precision, engine: see ``Predictor``.
         max_memory: maximum total size of the weights, in gigabytes.
         threshold: thresholds of labels of a single folder, see ``Predictor``.
         log: whether to write a line of JSON per request to standard error.
-        say: prints messages for the user.
-        settings: settings of ``ServeSettings``.
-
-    Raises:
-        InputError: a folder, a setting or the address cannot be used.
     """
     with needing("serve needs more packages: pip install 'ownbert[serve]'"):
         import fastapi  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -143,10 +135,8 @@ def serve(
     from ownbert.inference.engines import Compute
     from ownbert.serve.app import make_app
     from ownbert.serve.served_model import ServedModel
-    from ownbert.serve.server_settings import ServeSettings
     from ownbert.serve.service import Service
 
-    limits = resolve(ServeSettings, options=settings)
     sys.setswitchinterval(_SWITCH)
     allow_open_files(2 * limits.connections + _BACKLOG)
     named = named_folders(folders)

@@ -23,9 +23,8 @@ from ownbert.inference.exported_network import ENGINE_POSITIONS
 from ownbert.serve.connections import Bounds
 from ownbert.serve.exchange import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler, Turns
-from ownbert.serve.served_model import AttentionQuery, Items, ServedModel
+from ownbert.serve.served_model import Items, ServedModel
 from ownbert.serve.server_settings import ServeSettings
-from ownbert.tasks.rows import OutputOptions
 from ownbert.time_limit import check_wanted, wanted_until
 from ownbert.train.device import return_memory
 
@@ -278,11 +277,11 @@ class ModelRequest:
             if count < _IN_THREAD:
                 return work(*about)
             with self.service.tokenising(count):
-                return await self._in_thread(work, *about)
+                return await self.in_thread(work, *about)
         except InputError as error:
             raise bad_field(str(error)) from None
 
-    async def _in_thread(self, work: Callable[..., T], *about: Any) -> T:
+    async def in_thread(self, work: Callable[..., T], *about: Any) -> T:
         """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""
         given_up = threading.Event()
 
@@ -307,28 +306,10 @@ class ModelRequest:
         decided = await self.compute(self.model.predictor.decide, items)
         return list(zip(decided, items.items, strict=True))
 
-    async def abstain(self, data: Sequence[Any], options: OutputOptions) -> Sequence[Any]:
-        """Predictions for inputs with a reject option or label sets."""
-        await self._in_thread(self.model.require_doubts, options)
-        outputs = self.model.predictor.outputs
-        return await self.answers(outputs, self.model.rows, data, options=options)
-
     async def logits(self, data: Sequence[Any], truncate: bool = True) -> Sequence[np.ndarray]:
         """The logits (C) of each row; for ``truncate`` see ``ServedModel.rows``."""
         network = self.model.network()
         return await self.answers(network.logits, self.model.rows, data, truncate)
-
-    async def explain(self, data: Sequence[Any], method: str | None) -> Sequence[Any]:
-        """Explanations of the predictions for each input."""
-        model = self.model
-        return await self.answers(model.explain, model.explain_items, data, method, method=method)
-
-    async def attention(self, query: AttentionQuery) -> list[dict[str, Any]]:
-        """The attention weights of an input, for each sequence."""
-        self.service.require_room(query.numbers, "attention weights")
-        items = Items([query], [sum(query.example.lengths)])
-        (found,) = await self.compute(self.model.attention, items)
-        return found
 
     async def embed(
         self,
