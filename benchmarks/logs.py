@@ -21,7 +21,7 @@ from quality_sets import DATA
 from sklearn.metrics import roc_auc_score
 
 import ownbert
-from ownbert.inference.normal_profile import PARTS
+from ownbert.inference.score import PARTS
 
 RATES = (0.01, 0.005)
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ownbert.fitting.fit import fit as fit
     from ownbert.fitting.network_probe import probe as probe
     from ownbert.inference.embedder import Embedder as Embedder
+    from ownbert.inference.evaluate import evaluate as evaluate
     from ownbert.inference.fill_mask import fill as fill
-    from ownbert.inference.merge import merge as merge
     from ownbert.inference.pipeline import Predictor as Predictor
-    from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
     from ownbert.inference.score import Scorer as Scorer
     from ownbert.inference.score import score as score
+    from ownbert.inference.shards import merge as merge
     from ownbert.inference.vector_files import embed as embed
     from ownbert.inspect.audit import audit as audit
     from ownbert.inspect.describe import describe as describe
@@ -95,7 +95,7 @@ _MODULES = {
     "drift": "inspect.drift",
     "duplicates": "unlabelled.duplicates",
     "embed": "inference.vector_files",
-    "evaluate": "inference.predict",
+    "evaluate": "inference.evaluate",
     "explain": "inspect.explain.explain",
     "export": "exporting.export",
     "faithfulness": "inspect.explain.faithfulness",
@@ -105,7 +105,7 @@ _MODULES = {
     "learn_vocabulary": "corpus.learn_vocabulary",
     "load": "transformers.models",
     "load_tokenizer": "checkpoint",
-    "merge": "inference.merge",
+    "merge": "inference.shards",
     "predict": "inference.predict",
     "prepare": "corpus.store",
     "pretrain": "pretraining.pretraining_run",

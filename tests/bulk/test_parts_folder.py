@@ -13,9 +13,8 @@ import pytest
 
 from ownbert import InputError, embed, predict
 from ownbert.bulk.input_parts import list_input_files, split_file
-from ownbert.bulk.part_worker import BulkJob, PartWorker, store_part
-from ownbert.bulk.parts_folder import PartsFolder
-from ownbert.bulk.storage import DONE
+from ownbert.bulk.parts_folder import DONE, PartsFolder
+from ownbert.bulk.ray_runner import BulkJob, PartWorker
 from ownbert.tables.columns import ColumnNames
 
 
@@ -166,7 +165,7 @@ def test_empty_columns_get_the_kind_of_other_parts(inputs: list[Path], tmp_path:
         file = list_input_files([str(inputs[1])])[0]
         parts.begin(split_file(0, file, 10) + split_file(0, file, 100))
         for name, table in tables.items():
-            parts.add({"part": name, "rows": 1, **store_part(parts.folder, name, table)})
+            parts.add({"part": name, "rows": 1, **parts.folder.write_part(name, table)})
         assert parts.finish() == []
     found = pq.read_table(tmp_path / "out").to_pylist()
     assert [row["id"] for row in found] == [1, 2, None]

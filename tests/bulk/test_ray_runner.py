@@ -52,14 +52,22 @@ def test_mistakes_are_one_line(classifier: Path, topics: Path, tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_options_are_those_of_predict(monkeypatch: pytest.MonkeyPatch):
+def test_options_are_those_of_predict(
+    monkeypatch: pytest.MonkeyPatch, topics: Path, tmp_path: Path
+):
     jobs = []
-    monkeypatch.setattr(ray_runner, "run_job", lambda job, *files: jobs.append(job))
+
+    def stop(job: ray_runner.BulkJob) -> None:
+        jobs.append(job)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ray_runner.BulkJob, "open", stop)
     for given in ({}, {"top_k": None}, {"top_k": 2}):
-        ray_runner.predict_with_ray("model", "a.csv", "out", **given)
+        with pytest.raises(KeyboardInterrupt):
+            ray_runner.run_on_ray("predict", tmp_path, topics / "test.csv", "out", **given)
     assert [job.options["top"] for job in jobs] == [None, limits.VOCABULARY, 2]
     with pytest.raises(InputError, match="threshold is 2"):
-        ray_runner.predict_with_ray("model", "a.csv", "out", threshold=2)
+        ray_runner.run_on_ray("predict", "model", "a.csv", "out", threshold=2)
 
 
 def test_ray_is_missing(
@@ -73,7 +81,7 @@ def test_ray_is_missing(
 
 def test_what_is_not_split(topics: Path, tmp_path: Path, classifier: Path):
     with pytest.raises(InputError, match="threads is 0"):
-        ray_runner.embed_with_ray(classifier, topics / "test.csv", tmp_path / "out", threads=0)
+        ray_runner.run_on_ray("embed", classifier, topics / "test.csv", tmp_path / "out", threads=0)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +145,7 @@ def test_a_worker_is_killed(classifier: Path, lines: Path, tmp_path: Path, local
     out, killed = tmp_path / "out", []
     watch = threading.Thread(target=kill_one_worker, args=(out, killed))
     watch.start()
-    count = ray_runner.predict_with_ray(classifier, lines, out, workers=2, part_rows=20)
+    count = ray_runner.run_on_ray("predict", classifier, lines, out, workers=2, part_rows=20)
     watch.join()
     assert killed
     assert count == 1500
@@ -152,14 +160,16 @@ def test_vectors_and_mistakes_on_ray(
 ):
     out = tmp_path / "out"
     folder = lines.parent.as_uri()
-    assert ray_runner.embed_with_ray(classifier, folder, out, workers=1, id_column="id") == 1500
+    assert (
+        ray_runner.run_on_ray("embed", classifier, folder, out, workers=1, id_column="id") == 1500
+    )
     assert pq.read_table(out)["id"].to_pylist() == [*range(1500)]
     bad = tmp_path / "bad.jsonl"
     bad.write_text(lines.read_text() + '{"id": 1}\n')
     with pytest.raises(InputError, match=r"bad\.jsonl, line 1501: 'text' is missing.*are kept in"):
-        ray_runner.predict_with_ray(classifier, bad, tmp_path / "p", workers=1, part_rows=1000)
+        ray_runner.run_on_ray("predict", classifier, bad, tmp_path / "p", workers=1, part_rows=1000)
     with pytest.raises(InputError, match="need 50 cores, but Ray has 2"):
-        ray_runner.predict_with_ray(classifier, lines, tmp_path / "q", workers=50)
+        ray_runner.run_on_ray("predict", classifier, lines, tmp_path / "q", workers=50)
     assert not (tmp_path / "q").exists()
 
 
@@ -177,7 +187,7 @@ def test_workers_share_the_gpus_of_a_cluster(
     loggers = [logging.getLogger(name) for name in ray_runner._LOGGERS]
     levels = [logger.level for logger in loggers]
     given = {"device": "auto", "part_rows": 20, "progress": watch}
-    assert ray_runner.predict_with_ray(classifier, lines, tmp_path / "out", **given) == 1500
+    assert ray_runner.run_on_ray("predict", classifier, lines, tmp_path / "out", **given) == 1500
     assert min(free) == 0
     assert [logger.level for logger in loggers] == levels
     for device, asked, crew in (

@@ -18,8 +18,7 @@ from ownbert.batches.batch import from_padded
 from ownbert.checkpoint import describe, load, save
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.exporting.export import PARITY, notes_of, require_near
-from ownbert.exporting.formats import FORMATS, write_onnx
+from ownbert.exporting.export import FORMATS, PARITY, notes_of, require_near
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import compare, sequences_of
 from ownbert.files.writing import make_folder
@@ -181,7 +180,7 @@ def test_texts_of_a_file(tmp_path: Path):
     (tmp_path / "out").mkdir()
     parity = ownbert.export(tmp_path / "model", tmp_path / "out", "torch", data=text)
     assert (parity.texts, parity.source) == (3, "texts.txt")
-    same_outputs(tmp_path / "out" / "model.pt2", tmp_path / "model", FORMATS["torch"].open)
+    same_outputs(tmp_path / "out" / "model.pt2", tmp_path / "model", FORMATS["torch"].engine.open)
 
 
 @pytest.mark.parametrize("head", ["choice", "span", "mlm", "nsp", "tokens"])
@@ -345,9 +344,7 @@ def test_what_a_file_leaves_to_others_is_said(tmp_path: Path):
 
 
 def test_a_missing_package_is_named():
-    kind = FORMATS["onnx"].__class__(
-        "f", "", ("json", "no_such_package"), "onnx", write_onnx, open_onnx, ""
-    )
+    kind = replace(FORMATS["onnx"], packages=("json", "no_such_package"))
     with pytest.raises(InputError, match=r"no_such_package.*: pip install 'ownbert\[onnx\]'"):
         kind.require("onnx")
 
@@ -363,7 +360,9 @@ def test_every_head_in_every_format(to: str, name: str, tmp_path: Path):
     made(tmp_path / "model", HEADS[name])
     parity = ownbert.export(tmp_path / "model", tmp_path / "out", to)
     assert parity.largest_difference < 1e-4
-    same_outputs(tmp_path / "out" / FORMATS[to].file, tmp_path / "model", FORMATS[to].open)
+    same_outputs(
+        tmp_path / "out" / FORMATS[to].engine.file, tmp_path / "model", FORMATS[to].engine.open
+    )
 
 
 @pytest.mark.slow

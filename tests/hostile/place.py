@@ -182,7 +182,7 @@ def _parts(path: Path, rng: random.Random) -> None:
         part = dealt.shard.path(path / "out.jsonl")
         lines = list(dealt.take([{"text": f"w{i}"} for i in range(9)], dict))
         part.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        dealt.write_manifest(part, {"model": []})
+        dealt.write_manifest(part, lambda: {"model": []})
 
 
 _FILES: dict[str, Callable[[Path, random.Random], object]] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ownbert
-from ownbert.inference.chance import like_guessing, metrics_by_chance
+from ownbert.inference.evaluate import like_guessing, metrics_by_chance
 from ownbert.tasks.related_rows import permutations
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ownbert import merge
 from ownbert.files.input_files import sha256_of
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from ownbert.inference.shards import DealtRows, Shard, manifest_path
 from support.cli import refusal
 
@@ -218,7 +218,7 @@ def parts_of(output: Path) -> list[DealtRows]:
     for dealt in shards:
         mine = np.stack(list(dealt.take(VECTORS, lambda row: row.tolist())))
         good(dealt.shard.path(output), mine)
-        dealt.write_manifest(dealt.shard.path(output), {})
+        dealt.write_manifest(dealt.shard.path(output), dict)
     return shards
 
 
@@ -264,7 +264,7 @@ def test_a_carriage_return_in_an_answer_stays_in_its_row(tmp_path: Path):
     rows = [{"text": "a\rb", "label": "c"}]
     writer = PredictionWriter(part, None, resume=False)
     writer.fill([list(dealt.take(rows, lambda row: row))], lambda block: block)
-    dealt.write_manifest(part, {})
+    dealt.write_manifest(part, dict)
     merge(output)
     assert output.read_bytes() == b'text,label\n"a\rb",c\n'
 

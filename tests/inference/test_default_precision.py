@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import ownbert
 from conftest import TOPICS, topic_text
 from ownbert import InputError, embed, evaluate, finetune, merge, predict, pretrain
-from ownbert.bulk.part_worker import BulkJob
+from ownbert.bulk.ray_runner import BulkJob
 from ownbert.checkpoint import describe, load
 from ownbert.checkpoint.agreement import agrees
 from ownbert.exporting.export import copy_beside

@@ -17,7 +17,8 @@ from ownbert.batches.batch import Example, pack
 from ownbert.cli import app
 from ownbert.inference import embedder as module
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.vector_files import _header, count_texts, embed
+from ownbert.inference.row_files import _header
+from ownbert.inference.vector_files import count_texts, embed
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.embedding_config import EmbeddingConfig, read_embedding_config
 from support.cli import run_cli

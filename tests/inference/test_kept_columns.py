@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError, merge, predict
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from support.cli import refusal, run_cli
 
 

@@ -19,7 +19,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.finetuning.several_runs import Ensemble
 from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from ownbert.nn.model import Model
 from ownbert.tables.delimited import open_rows
 from ownbert.tasks import row_network as forward

@@ -15,7 +15,7 @@ import torch
 import ownbert
 from ownbert import InputError, Scorer, merge, score
 from ownbert.checkpoint import load
-from ownbert.inference.normal_profile import NORMAL, PARTS
+from ownbert.inference.score import NORMAL, PARTS
 from ownbert.views.normal_counts import NormalCounts
 from support.cli import refusal, run_cli
 from support.shared import made_once

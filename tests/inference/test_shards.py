@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError, embed, merge, predict
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from ownbert.inference.shards import DealtRows, Shard, as_shard, manifest_path
 from support.cli import refusal, run_cli
 
@@ -106,7 +106,7 @@ def test_columns_that_a_part_lacks_are_empty(tmp_path: Path):
         part = dealt.shard.path(tmp_path / "out.csv")
         writer = PredictionWriter(part, None, resume=False)
         writer.fill([list(dealt.take(rows, lambda row: row))], lambda block: block)
-        dealt.write_manifest(part, {})
+        dealt.write_manifest(part, dict)
     merge(tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "a,b\n1,2\n3,\n4,5\n6,\n"
 

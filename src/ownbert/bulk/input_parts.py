@@ -1,4 +1,5 @@
-"""Input files split into parts that are read independently.
+"""Input files, on any file system that pyarrow supports (local, s3://, gs://, hdfs://, ...), split
+into parts that are read independently.
 
 Parquet files are split by rows, other files at the end of a row, so that a part can be read from
 the middle of a file. The header of a csv file and the first object of a jsonl file are read before
@@ -6,6 +7,7 @@ each part, so that all parts have the columns of the whole file.
 """
 
 import io
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +16,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from ownbert.bulk.storage import as_address, file_errors, is_local, open_file_system
 from ownbert.corpus.documents import find_files
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import GZIP_MAGIC, READ_BUFFER, UTF8_BOM
@@ -23,6 +24,8 @@ from ownbert.tables.memory import MemoryTable, rows_of_batches
 from ownbert.tables.missing_values import keeping_empty_end
 from ownbert.tables.tables import ENDINGS, ending_of, is_known, kind_of, parquet_file
 
+# ``Path`` removes one of the two slashes of an address.
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)", re.DOTALL)
 # Bytes of text at which a part ends regardless of its number of rows.
 _MOST_BYTES = 1 << 26
 _CHUNK = 1 << 23
@@ -34,13 +37,8 @@ _BLANK = b" \t\r\n\v\f" + UTF8_BOM
 
 @dataclass(frozen=True)
 class InputFile:
-    """The state of a file when the parts were planned.
-
-    Args:
-        address: path, or address with ``://``.
-        size: size in bytes.
-        modified: modification time in nanoseconds since 1970; None if the file system has none.
-    """
+    """The state of a file when the parts were planned: ``size`` in bytes, time of modification in
+    nanoseconds since 1970, or None if the file system has none."""
 
     address: str
     size: int
@@ -48,7 +46,6 @@ class InputFile:
 
     @property
     def kind(self) -> str:
-        """The file format, see ``ownbert.tables.tables.kind_of``."""
         return kind_of(Path(self.address).name)
 
 
@@ -71,22 +68,47 @@ class InputPart:
     line: int = 1
 
 
-def list_input_files(names: Sequence[str | Path]) -> list[InputFile]:
-    """Find the input files.
+def as_address(name: str | os.PathLike[str]) -> str:
+    """A name as an absolute path, or an address with ``://``."""
+    match = _ADDRESS.fullmatch(str(name))
+    if match is None:
+        return str(Path(name).absolute())
+    slashes = ":///" if match[1].lower() == "file" else "://"
+    return f"{match[1]}{slashes}{match[2]}"
 
-    Args:
-        names: files, folders and globs, or addresses of files and folders.
 
-    Returns:
-        The distinct files in the order of the names.
+def open_file_system(address: str) -> tuple[Any, str]:
+    """The pyarrow.fs.FileSystem of an address, and the path in it."""
+    from pyarrow import fs
 
-    Raises:
-        InputError: a name matches no file, or a file has an unknown type or no size.
-    """
+    if "://" not in address:
+        return fs.LocalFileSystem(), address
+    with file_errors(address):
+        return fs.FileSystem.from_uri(address)
+
+
+@contextmanager
+def file_errors(address: str, action: str = "read") -> Iterator[None]:
+    """Convert file system errors into ``InputError``; ``action``: "read" or "write"."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        if action == "read" and isinstance(error, FileNotFoundError):
+            raise InputError("no such file: {address}", address) from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        if action == "write":
+            raise InputError("cannot write {address}: {reason}", address, reason) from error
+        raise InputError("cannot read {address}: {reason}", address, reason) from error
+
+
+def list_input_files(names: Sequence[str | os.PathLike[str]]) -> list[InputFile]:
+    """The distinct files of files, folders, globs or addresses, in their order."""
     addresses: list[str] = []
     for name in names:
         address = as_address(name)
-        if is_local(address):
+        if "://" not in address:
             addresses += [as_address(path) for path in find_files(address)]
         else:
             addresses += _files_below(address)
@@ -137,22 +159,15 @@ def _described(address: str) -> InputFile:
 
 
 def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
-    """Split a file into parts.
+    """Split the file with index ``number`` into parts of at most ``rows`` rows, in their order.
 
-    Args:
-        number: index of the file.
-        file: the file.
-        rows: maximum rows per part; in txt files, blank lines are rows.
-
-    Returns:
-        The parts in the order of the rows.
-
-    Raises:
-        InputError: the file cannot be read.
+    In txt files, blank lines are rows.
     """
     with file_errors(file.address):
         if file.kind == "parquet":
-            total = _parquet_rows_of(file)
+            files, path = open_file_system(file.address)
+            with files.open_input_file(path) as source:
+                total = parquet_file(source, file.address).metadata.num_rows
             parts = [InputPart(number, i, min(i + rows, total)) for i in range(0, total, rows)]
         else:
             with _opened(file) as stream:
@@ -160,12 +175,6 @@ def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
     if not parts:
         raise InputError("{address} has no rows", file.address)
     return parts
-
-
-def _parquet_rows_of(file: InputFile) -> int:
-    files, path = open_file_system(file.address)
-    with files.open_input_file(path) as source:
-        return parquet_file(source, file.address).metadata.num_rows
 
 
 @contextmanager
@@ -274,18 +283,11 @@ def _cut(
 def open_part(
     file: InputFile, part: InputPart, folder: Path
 ) -> Iterator[tuple[Path | MemoryTable, int]]:
-    """Open a part as a source that ``predict`` and ``embed`` can read.
+    """Open a part of a file as a source that ``predict`` and ``embed`` can read, and the number of
+    leading rows that do not belong to the part.
 
-    Args:
-        file: the whole file.
-        part: a part of this file.
-        folder: folder for a temporary file; all its files are deleted at the end.
-
-    Returns:
-        A context with the source and the number of leading rows that do not belong to the part.
-
-    Raises:
-        InputError: an error inside the context; the message refers to the file and its lines.
+    Errors inside the context name the file and its lines. All files of ``folder``, which is for a
+    temporary file, are deleted at the end.
     """
     pattern = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
     head_rows, is_last = 0, True
@@ -299,7 +301,11 @@ def open_part(
         with nullcontext() if is_last else keeping_empty_end():
             yield source, head_rows
     except InputError as error:
-        skipped = part.start if file.kind == "parquet" else _lines_before(file, part)
+        # The difference between row or line numbers of the file and of the copy of the part.
+        skipped = part.start if file.kind == "parquet" else part.line - 1
+        if file.kind != "parquet" and part.head_end and part.start:
+            with _opened(file) as stream:
+                skipped -= stream.read(part.head_end).count(b"\n")
 
         def named(match: re.Match[str]) -> str:
             if not match[2]:
@@ -311,14 +317,6 @@ def open_part(
     finally:
         for path in folder.iterdir():
             path.unlink()
-
-
-def _lines_before(file: InputFile, part: InputPart) -> int:
-    """The difference between line numbers of the file and of the copy of a part."""
-    if not (part.head_end and part.start):
-        return part.line - 1
-    with _opened(file) as stream:
-        return part.line - 1 - stream.read(part.head_end).count(b"\n")
 
 
 def _copy(file: InputFile, part: InputPart, path: Path) -> tuple[int, bool]:

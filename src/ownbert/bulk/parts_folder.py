@@ -7,40 +7,140 @@ with _.
 
 import base64
 import contextlib
+import hashlib
+import io
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ownbert.bulk.input_parts import InputPart
-from ownbert.bulk.part_worker import store_part
-from ownbert.bulk.storage import DONE, StoredFolder
+from ownbert.bulk.input_parts import InputPart, as_address, file_errors, open_file_system
 from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import refuse_other_run, saying_what_is_kept
 from ownbert.files.writing import lock_file, missing_folders, remove_empty
 
+# Subfolder for records of finished parts and for files being written.
+DONE = "_done"
 MANIFEST, PLAN, LOCK = "_manifest.json", "_plan.json", "_lock"
 # The entries of a record and their types.
 _RECORD = {"part": str, "rows": int, "bytes": int, "sha256": str, "schema": str}
 
 
+class StoredFolder:
+    """An output folder on any file system, named by a path or an address with ``://``."""
+
+    def __init__(self, name: str | Path) -> None:
+        self.address = as_address(name)
+        self._files, self._path = open_file_system(self.address)
+        self.local = Path(self.address) if "://" not in self.address else None
+
+    def __str__(self) -> str:
+        return self.address
+
+    def _info(self, below: str = "", *, inside: bool = False) -> Any:
+        """The pyarrow.fs.FileInfo of a file or subfolder, or of all files and folders in it."""
+        from pyarrow import fs
+
+        path: Any = f"{self._path}/{below}" if below else self._path
+        if inside:
+            path = fs.FileSelector(path, allow_not_found=True)
+        with file_errors(self.address):
+            return self._files.get_file_info(path)
+
+    def sizes(self, below: str = "") -> dict[str, int]:
+        """Sizes in bytes, by name, of the files in the folder or in its subfolder ``below``."""
+        return {
+            each.base_name: each.size for each in self._info(below, inside=True) if each.is_file
+        }
+
+    def names(self) -> list[str]:
+        """The names of all files and subfolders, none if the folder does not exist.
+
+        Raises:
+            InputError: it is a file.
+        """
+        if self._info().is_file:
+            raise InputError("{folder} is a file; the output is a folder", self)
+        return [each.base_name for each in self._info(inside=True)]
+
+    def holds(self, name: str) -> bool:
+        """Whether the folder contains a file with this name."""
+        return self._info(name).is_file
+
+    def make(self, below: str) -> None:
+        """Create the folder and its subfolder ``below``."""
+        with file_errors(self.address, "write"):
+            self._files.create_dir(f"{self._path}/{below}", recursive=True)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file completely or not at all."""
+        temporary = f"{self._path}/{DONE}/{secrets.token_hex(4)}.tmp"
+        with file_errors(f"{self.address}/{name}", "write"):
+            try:
+                with self._files.open_output_stream(temporary) as file:
+                    file.write(data)
+                self._files.move(temporary, f"{self._path}/{name}")
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self._files.delete_file(temporary)
+                raise
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file."""
+        text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+        self.write(name, text.encode())
+
+    def write_part(self, name: str, table: Any) -> dict[str, Any]:
+        """Write a pyarrow.Table to a parquet file; return its size, checksum and schema for the
+        record of the part."""
+        import pyarrow.parquet as pq
+
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        data = sink.getvalue()
+        self.write(name, data)
+        schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
+        return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "schema": schema}
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        with (
+            file_errors(f"{self.address}/{name}"),
+            self._files.open_input_stream(f"{self._path}/{name}", compression=None) as file,
+        ):
+            return file.read()
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file; empty if the file is damaged or contains no object."""
+        try:
+            value = json.loads(self.read(name))
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder, if it exists."""
+        from pyarrow import fs
+
+        kind, path = self._info(name).type, f"{self._path}/{name}"
+        with file_errors(f"{self.address}/{name}", "write"):
+            if kind == fs.FileType.Directory:
+                self._files.delete_dir(path)
+            elif kind != fs.FileType.NotFound:
+                self._files.delete_file(path)
+
+
 class PartsFolder:
     """An output folder as a context; after an error or interrupt it keeps the finished parts.
 
-    Args:
-        output: path, or address with ``://``.
-        made_for: everything that the parts depend on; it must not change with ``resume``.
-        resume: whether to keep the finished parts of an interrupted run.
+    ``made_for`` is everything that the parts depend on, which must not change with ``resume``.
 
     Attributes:
         complete: number of rows if the folder is complete, else None.
         plan: parts by file name; None before planning.
-        rows: number of rows in finished parts.
-
-    Raises:
-        InputError: the folder contains other files, or parts of a different job.
     """
 
     def __init__(self, output: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
@@ -54,10 +154,7 @@ class PartsFolder:
         self.complete: int | None = None
 
     def __enter__(self) -> "PartsFolder":
-        kind = self.folder.is_folder()
-        if kind is False:
-            raise InputError("{folder} is a file; the output is a folder", self.folder)
-        names = self.folder.names() if kind else []
+        names = self.folder.names()
         known = [name for name in (MANIFEST, PLAN) if self._resume and name in names]
         if not known and {*names} - {LOCK}:
             raise InputError(
@@ -73,7 +170,12 @@ class PartsFolder:
                 raise InputError(self._damaged(MANIFEST))
             self.complete = saved["rows"]
             return self
-        self._reserve()
+        if (local := self.folder.local) is not None:
+            self._new = missing_folders(local)
+        self.folder.make(DONE)
+        if local is not None:
+            self._lock = (local / LOCK).open("ab")
+            lock_file(self._lock, local)
         if known:
             self._read(saved)
         return self
@@ -86,14 +188,6 @@ class PartsFolder:
                 for name in (PLAN, DONE, LOCK):
                     self.folder.remove(name)
             remove_empty(self._new)
-
-    def _reserve(self) -> None:
-        if (local := self.folder.local) is not None:
-            self._new = missing_folders(local)
-        self.folder.make(DONE)
-        if local is not None:
-            self._lock = (local / LOCK).open("ab")
-            lock_file(self._lock, local)
 
     def _read(self, plan: Mapping[str, Any]) -> None:
         """Read the plan and the records of finished parts whose files exist."""
@@ -127,6 +221,7 @@ class PartsFolder:
 
     @property
     def rows(self) -> int:
+        """The number of rows in finished parts."""
         return sum(record["rows"] for record in self._records.values())
 
     def waiting(self) -> dict[str, InputPart]:
@@ -139,26 +234,19 @@ class PartsFolder:
 
     def kept(self) -> AbstractContextManager[None]:
         """Context that adds the number of parts kept to the messages of errors and interrupts."""
-        return saying_what_is_kept(self._kept)
+
+        def kept() -> str:
+            done, total = self._finished(), len(self.plan or {})
+            return f"; {done:,} of {total:,} parts are kept in {self.folder}" if done else ""
+
+        return saying_what_is_kept(kept)
 
     def _finished(self) -> int:
         """The number of parts with a record in the folder, including ones not yet added."""
         return sum(name.endswith(".json") for name in self.folder.sizes(DONE))
 
-    def _kept(self) -> str:
-        done, total = self._finished(), len(self.plan or {})
-        if not done:
-            return ""
-        return f"; {done:,} of {total:,} parts are kept in {self.folder}"
-
     def finish(self) -> list[str]:
-        """Write the manifest of a complete folder.
-
-        A column that is empty throughout a part has no type; it gets its type in the other parts.
-
-        Returns:
-            Warnings.
-        """
+        """Write the manifest of a complete folder, and return warnings."""
         assert self.plan is not None
         warnings = self._unify_schemas()
         parts, first = [], dict.fromkeys((part.file for part in self.plan.values()), 0)
@@ -176,7 +264,10 @@ class PartsFolder:
         return warnings
 
     def _unify_schemas(self) -> list[str]:
-        """Rewrite parts so that all have the same schema and are one table; return warnings."""
+        """Rewrite parts so that all have the same schema and are one table; return warnings.
+
+        A column that is empty throughout a part has no type; it gets its type in the other parts.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -199,5 +290,5 @@ class PartsFolder:
             for name in names:
                 table = pq.read_table(pa.BufferReader(self.folder.read(name)))
                 table = pa.Table.from_pylist(table.to_pylist(), schema=schema)
-                self._records[name].update(store_part(self.folder, name, table))
+                self._records[name].update(self.folder.write_part(name, table))
         return []

@@ -10,41 +10,78 @@ import importlib.util
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ownbert import limits
-from ownbert.bulk.input_parts import InputFile, InputPart, list_input_files, split_file
-from ownbert.bulk.part_worker import BulkJob, PartWorker
-from ownbert.bulk.parts_folder import PartsFolder
+from ownbert.bulk.input_parts import (
+    InputFile,
+    InputPart,
+    list_input_files,
+    open_part,
+    split_file,
+)
+from ownbert.bulk.parts_folder import DONE, PartsFolder, StoredFolder
 from ownbert.checks import between
 from ownbert.corpus.prepare import cores
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder
-from ownbert.inference.engines import Compute, Progress, Say, say_each
+from ownbert.inference.engines import AS_FOLDER, Compute, Progress, Say, say_each
+from ownbert.inference.open_folder import open_folder
 from ownbert.inference.pipeline import output_options
+from ownbert.inference.predict import RowPredictions
+from ownbert.inference.vector_files import RowVectors
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.task import DEFAULT
+from ownbert.tasks.rows import OutputOptions
 
 FORMAT = 1
-# Keyword arguments of ``run_job``; all others are options of the job.
-_RUN = ("workers", "threads", "part_rows", "resume", "progress", "say")
 # Rows per part: a multiple of the blocks that predict and embed sort by length.
 PART_ROWS = 8192
+# Maximum attempts per part. Ray itself would replace a worker that dies without limit.
+_TRIES = 3
 # Size of the object store, Ray's minimum: it only transfers descriptions of parts.
 _STORE_BYTES = 80 << 20
 # Loggers of Ray to silence; its errors are raised.
 _LOGGERS = ("ray", "ray.data", "ray.data._internal")
 
 
-def predict_with_ray(
+@dataclass(frozen=True)
+class BulkJob:
+    """The computation for every row: the ``command`` is predict or embed.
+
+    ``options`` are, for predict, fields of ``OutputOptions``; for embed, ``max_length`` and options
+    of ``Embedder.encode``.
+    """
+
+    command: str
+    folder: str
+    columns: ColumnNames
+    compute: Compute = AS_FOLDER
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self) -> RowPredictions | RowVectors:
+        """Open the model; ``table`` of the result predicts or embeds a part."""
+        options = dict(self.options)
+        if self.command == "predict":
+            opened = open_folder(self.folder, self.compute, columns=self.columns)
+            given: Any = {"columns": self.columns, "options": OutputOptions(**options)}
+            return RowPredictions(opened, None, **given)
+        most = options.pop("max_length", None)
+        rows = RowVectors(self.folder, self.columns, self.compute, most, options)
+        rows.embedder.encode([], **options)  # rejects invalid options early
+        return rows
+
+
+def run_on_ray(
+    command: str,
     folder: str | Path,
     inputs: Any,
     output: str | Path,
@@ -55,88 +92,19 @@ def predict_with_ray(
     device: str = "auto",
     precision: str | None = None,
     network: bool = False,
-    top_k: int | None = DEFAULT,
-    threshold: Any = None,
-    probabilities: bool = False,
-    unknown: float | None = None,
-    coverage: float | None = None,
-    keep: str | Sequence[str] | None = None,
-    **run: Any,
-) -> int:
-    """Predict every row of files, and write a folder of parquet files with a manifest.
-
-    Args:
-        folder: folder of a fine-tuned model, an ensemble or a blend.
-        inputs, output: see ``run_job``.
-        text_column, second_column, id_column, device, precision, network: see ``ownbert.predict``.
-        top_k, threshold, probabilities, unknown, coverage, keep: see ``ownbert.predict``.
-        run: keyword arguments of ``run_job``.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        InputError: see ``run_job``.
-    """
-    job = BulkJob(
-        "predict",
-        str(folder),
-        ColumnNames(text_column, second_column, id=id_column),
-        Compute(device, precision, network=network),
-        vars(output_options(top_k, threshold, probabilities, unknown, coverage, keep)),
-    )
-    return run_job(job, inputs, output, **run)
-
-
-def embed_with_ray(
-    folder: str | Path,
-    inputs: Any,
-    output: str | Path,
-    *,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    device: str = "auto",
-    precision: str | None = None,
-    **given: Any,
-) -> int:
-    """Embed every text of files, and write a folder of parquet files with a manifest.
-
-    Args:
-        folder: model folder.
-        inputs, output: see ``run_job``.
-        text_column, id_column, device, precision: see ``ownbert.embed``.
-        given: keyword arguments of ``run_job``, ``max_length``, and options of
-            ``Embedder.encode``.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        InputError: see ``run_job``.
-    """
-    columns = ColumnNames(text=text_column, id=id_column)
-    compute = Compute(device, precision, network=True)
-    run = {name: given.pop(name) for name in _RUN if name in given}
-    job = BulkJob("embed", str(folder), columns, compute, given)
-    return run_job(job, inputs, output, **run)
-
-
-def run_job(
-    job: BulkJob,
-    inputs: Any,
-    output: str | Path,
-    *,
     workers: int | None = None,
     threads: int = 1,
     part_rows: int = PART_ROWS,
     resume: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
+    **options: Any,
 ) -> int:
-    """Run a job on every part of files, and write a folder of parquet files with a manifest.
+    """Predict or embed every row of files, and write a folder of parquet files with a manifest.
 
     Args:
-        job: the computation for every row.
+        command: predict or embed.
+        folder: model folder.
         inputs: files, folders or globs, one or several; or addresses of files and folders on a file
             system supported by pyarrow, such as s3://bucket/folder.
         output: folder, or its address.
@@ -147,6 +115,7 @@ def run_job(
         resume: whether to keep the finished parts of an interrupted run.
         progress: called with the number of rows so far.
         say: called with notes and warnings.
+        options: those of ``output_options`` for predict, of ``BulkJob`` for embed.
 
     Returns:
         The number of rows.
@@ -155,15 +124,21 @@ def run_job(
         InputError: Ray is missing, an input cannot be read, or, with ``resume``, the model, the
             input or an option differs; or a part fails.
     """
+    if command == "predict":
+        options = vars(output_options(**options))
+    columns = ColumnNames(text_column, second_column, id=id_column)
+    compute = Compute(device, precision, network=network or command == "embed")
     between(1, limits.PROCESSES, "[]")("threads", threads)
     between(1, limits.COUNT, "[]")("part_rows", part_rows)
     if workers is not None:
         between(1, limits.SHARDS, "[]")("workers", workers)
-    if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
-    files = list_input_files(inputs)
-    _require_ray()
-    job = replace(job, folder=str(model_folder(job.folder).absolute()))
+    files = list_input_files([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+    # Ray's usage statistics and the log of its C++ code, which is not that of Python's streams.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("{--runner} ray needs Ray, which is missing: pip install 'ownbert[ray]'")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    job = BulkJob(command, str(model_folder(folder).absolute()), columns, compute, options)
     model = job.open()  # so that errors occur before Ray starts
     for file in files:
         model.refuse_kind(file.kind)
@@ -171,7 +146,7 @@ def run_job(
     job = replace(job, compute=model.compute)  # the same for all workers
     made_for = {
         "format": FORMAT,
-        "command": job.command,
+        "command": command,
         "input": [asdict(file) for file in files],
         **model.depends_on(),
         "part_rows": part_rows,
@@ -197,33 +172,13 @@ def run_job(
     return rows
 
 
-def _require_ray() -> None:
-    """Raise ``InputError`` if Ray is missing, and disable its usage statistics and C++ log."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if importlib.util.find_spec("ray") is None:
-        raise InputError("{--runner} ray needs Ray, which is missing: pip install 'ownbert[ray]'")
-    # The C++ code logs past Python's streams, for example when workers die and are restarted.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-
-
 @contextlib.contextmanager
 def planned_workers(workers: int | None, threads: int, device: str) -> Iterator[tuple[int, float]]:
-    """Connect to Ray, and plan the workers.
+    """Connect to Ray; the context has the number of workers, and the GPUs of each.
 
     Ray is started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
     Unless the device is cpu, the workers share the GPUs of the cluster, and must request them,
-    because Ray hides others.
-
-    Args:
-        workers: number of workers; by default one per GPU, or one per ``threads`` cores.
-        threads: threads per worker.
-        device: auto, cpu or cuda.
-
-    Returns:
-        A context with the number of workers, and the GPUs of each; a fraction if they share one.
-
-    Raises:
-        InputError: the cluster cannot be reached, or has too few cores.
+    because Ray hides others. By default there is one worker per GPU, or one per ``threads`` cores.
     """
     import ray
 
@@ -322,8 +277,7 @@ def _answered(
     waiting = parts.waiting()
     if not waiting:
         return
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    ray.data.DataContext.get_current().enable_progress_bars = False
     # One block per part: if a worker dies, only its current part is repeated.
     rows = [{"name": n, "part": json.dumps(asdict(part))} for n, part in waiting.items()]
     planned = ray.data.from_items(rows, override_num_blocks=len(rows))
@@ -339,3 +293,70 @@ def _answered(
         )
         for row in records.iter_rows():
             yield json.loads(row["json"])
+
+
+class PartWorker:
+    """Predicts parts one by one, with one model in memory, and writes each with a record.
+
+    ``scratch`` is a folder for temporary files, used if it exists on this machine.
+    """
+
+    def __init__(
+        self, job: BulkJob, files: list[InputFile], output: str, threads: int, scratch: str
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self._files = files
+        self._output = StoredFolder(output)
+        # Removed when the worker ends; other machines do not have the folder of the job.
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="ownbert-part-", dir=scratch if os.path.isdir(scratch) else None
+        )
+        self._name = secrets.token_hex(8)
+        self._refused = ""
+        try:
+            self._model = job.open()
+        except InputError as error:  # the folder may be missing on this machine
+            self._refused = str(error)
+
+    def __call__(self, batch: Any) -> Any:
+        """Predict parts: the rows of a pyarrow.Table with the columns ``name`` and ``part`` (an
+        ``InputPart`` as JSON).
+
+        Returns a pyarrow.Table with one JSON object per part: the id of the ``worker``, and either
+        a ``record`` and ``warnings`` or an ``error``.
+        """
+        import pyarrow as pa
+
+        results = []
+        for row in batch.to_pylist():
+            try:
+                if self._refused:
+                    raise InputError(self._refused)
+                record = self.answer(row["name"], InputPart(**json.loads(row["part"])))
+                results.append({"record": record, "warnings": list(self._model.warnings())})
+            except InputError as error:
+                results.append({"error": str(error)})
+            results[-1]["worker"] = self._name
+        return pa.table({"json": [json.dumps(each) for each in results]})
+
+    def answer(self, name: str, part: InputPart) -> dict[str, Any]:
+        """Predict a part, and write the predictions and then the record."""
+        file = self._files[part.file]
+        markers = [f"{DONE}/{name}.try-{number}" for number in range(1, _TRIES + 1)]
+        free = next((marker for marker in markers if not self._output.holds(marker)), None)
+        if free is None:
+            raise InputError(
+                "{address}: a worker died {tries} times at {name}, possibly out of memory; "
+                "lower {--workers} or {--part-rows}",
+                file.address,
+                _TRIES,
+                name,
+            )
+        self._output.write(free, b"")
+        with open_part(file, part, Path(self._temporary.name)) as (source, before):
+            table = self._model.table(source, before)
+        record = {"part": name, "rows": table.num_rows, **self._output.write_part(name, table)}
+        self._output.write_json(f"{DONE}/{name}.json", record)
+        return record

@@ -99,7 +99,7 @@ class FindCommand(o.TextFiles, o.Quiet):
     engine: str | None = o.ENGINE
 
     def run(self) -> None:
-        from ownbert.inference.prediction_writer import PredictionWriter
+        from ownbert.inference.row_files import PredictionWriter
         from ownbert.tables.columns import read_texts
         from ownbert.tasks.row_network import blocks
         from ownbert.unlabelled.index import Index

@@ -105,7 +105,7 @@ class PredictCommand(o.Abstaining, o.TaskRows, o.Ray, o.Quiet):
         self._print_predictions(inputs, given["top_k"])
 
     def _predict_with_ray(self, names: list[str], given: dict[str, Any]) -> None:
-        from ownbert.bulk.ray_runner import predict_with_ray
+        from ownbert.bulk.ray_runner import run_on_ray
 
         if given.pop("calibrate") is not None:
             raise InputError(
@@ -113,7 +113,9 @@ class PredictCommand(o.Abstaining, o.TaskRows, o.Ray, o.Quiet):
             )
         given["resume"] = self.resume
         with self.counting("rows predicted") as progress:
-            count = predict_with_ray(self.folder, names, self.output, progress=progress, **given)
+            count = run_on_ray(
+                "predict", self.folder, names, self.output, progress=progress, **given
+            )
         self.saved(f"{counted(count, 'row')} predicted", self.output)
 
     def _predict_to_file(self, inputs: Any, given: dict[str, Any]) -> None:
@@ -214,7 +216,7 @@ class EvaluateCommand(o.Abstaining, o.LabelledTaskRows, o.Quiet):
     def run(self) -> None:
         from ownbert.files.folders import refuse_foreign
         from ownbert.finetuning.finetuned_card import CONFUSION, draw_confusion
-        from ownbert.inference.predict import evaluate
+        from ownbert.inference.evaluate import evaluate
         from ownbert.inspect.result_pages import RANKING_CURVES, draw_ranking, write_risk_page
 
         if (self.file is None) == (self.data is None):
@@ -339,12 +341,12 @@ class EmbedCommand(o.Ray, o.Quiet):
         names = ("text_column", "id_column", "device", "precision")
         given = {**options, **{name: getattr(self, name) for name in names}}
         if bulk is not None:
-            from ownbert.bulk.ray_runner import embed_with_ray
+            from ownbert.bulk.ray_runner import run_on_ray
 
             given |= {**bulk, "resume": self.resume}
             with self.counting("texts embedded") as progress:
-                count = embed_with_ray(
-                    self.folder, self.texts, self.output, progress=progress, **given
+                count = run_on_ray(
+                    "embed", self.folder, self.texts, self.output, progress=progress, **given
                 )
             self.saved(f"{counted(count, 'text')} embedded", self.output)
             return
@@ -426,8 +428,7 @@ class ScoreCommand(o.TextFiles, o.Quiet):
     shard: str | None = o.SHARD
 
     def run(self) -> None:
-        from ownbert.inference.normal_profile import NORMAL
-        from ownbert.inference.score import ScoredRows, score
+        from ownbert.inference.score import NORMAL, ScoredRows, score
         from ownbert.inference.shards import as_shard
         from ownbert.inspect.explain.explanation_pages import MostUnusual
 
@@ -586,7 +587,7 @@ class MergeCommand(o.Quiet):
     parts: Path | None = setting(None, "Folder of the parts.", shown="the folder of OUT")
 
     def run(self) -> None:
-        from ownbert.inference.merge import merge
+        from ownbert.inference.shards import merge
 
         with self.counting("rows joined") as progress:
             count = merge(self.output, parts=self.parts, progress=progress)

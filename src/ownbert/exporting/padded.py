@@ -22,7 +22,7 @@ from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.multihead import MultiHeadAttention
-from ownbert.nn.output_heads import ClassificationHead, EmbeddingHead, TokenHead
+from ownbert.nn.output_heads import ClassificationHead, TokenHead
 from ownbert.nn.pooling import LastPooling, RecurrentPooling
 from ownbert.nn.positions import RelativeKeys, rotate
 from ownbert.nn.variants.convolution import Convolution
@@ -38,12 +38,11 @@ _TOKEN_HEADS = frozenset(("mlm", "tokens", "discriminator", "generator"))
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Replaces a packed ``Batch`` and its ``Layout``.
+    """Replaces a packed ``Batch`` and its ``Layout``; all are (B, S), except for ``hidden``.
 
     Args:
-        token_ids: (B, S).
         type_ids, task_ids: (B, S) or (1, 1).
-        real: (B, S) true for tokens.
+        real: true for tokens.
         positions: (B or 1, S) from 0.
         hidden: (B, 1, 1 or S, S) additive mask of the scores.
     """
@@ -93,17 +92,11 @@ class PaddedBatch:
 
 
 class PaddedModel(nn.Module):
-    """A model whose inputs and outputs are padded tensors.
-
-    Args:
-        model: text encoder with its heads; not modified, and its weights are shared.
+    """A model whose inputs and outputs are padded tensors; it shares the weights of ``model``.
 
     Attributes:
         choices: whether inputs are (N, C, S), the choices of each question.
         types: whether there is an input ``token_type_ids``.
-
-    Raises:
-        InputError: a part of the model does not support padded tensors.
     """
 
     def __init__(self, model: Model) -> None:
@@ -132,12 +125,7 @@ class PaddedModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Outputs by name, for inputs (B, S) or choices (N, C, S).
-
-        Args:
-            input_ids, token_type_ids: int64.
-            attention_mask: int64, 1 for tokens and 0 for padding.
-        """
+        """Outputs by name, for int64 inputs (B, S) or choices (N, C, S)."""
         shape, given = input_ids.shape, [input_ids, attention_mask, token_type_ids]
         if self.choices:
             given = [None if x is None else x.flatten(0, 1) for x in given]
@@ -236,15 +224,6 @@ def _convolved(of: Convolution, embedded: Tensor, batch: PaddedBatch) -> Tensor:
     return mixed.transpose(1, 2)
 
 
-def _require_pooling(pooling: nn.Module | None) -> None:
-    """Raise ``InputError`` for a pooling that padded texts do not support."""
-    if isinstance(pooling, RecurrentPooling | LastPooling):
-        raise InputError(
-            "recurrent pooling (gru, lstm) depends on the length of each text and cannot be "
-            "exported; fine-tune with {--pooling} mean, max or attention"
-        )
-
-
 class _Ngrams(nn.Module):
     """``NgramTable`` for padded texts: (B, S) -> (B, W)."""
 
@@ -288,11 +267,13 @@ def _padded_copy(model: Model) -> Model:
             raise InputError(
                 "a model that reads word features cannot be exported: engines read only texts"
             )
-        if isinstance(head, ClassificationHead | EmbeddingHead):
-            _require_pooling(head.pooling)
-        if isinstance(head, ClassificationHead):
-            # A row of the graph is a document with one window, whose vector is unchanged.
-            _require_pooling(head.segments)
+        # A row of the graph is a document with one window, whose vector ``segments`` keeps.
+        poolings = [getattr(head, name, None) for name in ("pooling", "segments")]
+        if any(isinstance(pooling, RecurrentPooling | LastPooling) for pooling in poolings):
+            raise InputError(
+                "recurrent pooling (gru, lstm) depends on the length of each text and cannot be "
+                "exported; fine-tune with {--pooling} mean, max or attention"
+            )
         if isinstance(head, ClassificationHead) and head.ngrams is not None:
             head.ngrams = _Ngrams(head.ngrams)  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(head, TokenHead):

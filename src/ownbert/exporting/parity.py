@@ -41,13 +41,10 @@ _LENGTHS = (3, 1, 7, 16, 29, 2, 11, 40, 5, 23, 64, 128)
 
 @dataclass
 class OutputParity:
-    """The deviation of an output of the file from the model's, over real tokens.
+    """The deviation of an output of the file from the model's, over the ``values`` of real tokens.
 
-    Args:
-        largest_difference: maximum absolute difference.
-        least_cosine: minimum cosine of corresponding vectors: of a token's or text's values or, for
-            scalar outputs, of all tokens of a text or all texts of a batch.
-        values: number of compared values.
+    Cosines are those of vectors: of a token's or text's values or, for scalar outputs, of all
+    tokens of a text or all texts of a batch.
     """
 
     largest_difference: float = 0.0
@@ -57,13 +54,8 @@ class OutputParity:
 
 @dataclass
 class Parity:
-    """The results of a comparison.
-
-    Args:
-        texts, tokens: numbers of compared texts and tokens.
-        source: origin of the texts.
-        outputs: deviations by name of the output.
-    """
+    """The results of a comparison: numbers of texts and tokens, the origin of the texts, and the
+    deviations by name of the output."""
 
     texts: int = 0
     tokens: int = 0
@@ -97,15 +89,9 @@ def sequences_of(
     """The sequences for comparing a file with its model.
 
     Args:
-        description: describes the model folder, which may have a tokenizer.
-        model: model to compare.
         data: file with rows of the folder's task, or of texts if it has none; by default texts
             included in this package, in which random tokens replace unknown ones, or random ids
             without a tokenizer.
-        text_column: column of the text in tables.
-
-    Raises:
-        InputError: the file has no texts, or the folder no tokenizer for them.
     """
     config, folder, choices = model.config, description.folder or Path(), "choice" in model.heads
     longest = min(config.max_length or MOST_TOKENS, MOST_TOKENS)
@@ -179,11 +165,7 @@ def _texts(data: Any, columns: ColumnNames) -> tuple[list[str], str]:
     if data is None:
         packaged = files("ownbert.exporting").joinpath("texts.txt").read_text(encoding="utf-8")
         return packaged.splitlines(), "texts of the package"
-    texts = []
-    for _, text in records_of(data, columns):
-        texts.append(text)
-        if len(texts) == MOST_TEXTS:
-            break
+    texts = [text for _, text in islice(records_of(data, columns), MOST_TEXTS)]
     if not texts:
         raise InputError("{data} has no texts to compare on", data)
     return texts, Path(data).name
@@ -201,21 +183,21 @@ def _random_examples(config: EncoderConfig, longest: int) -> list[Example]:
 
 
 def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) -> Parity:
-    """Run the model on packed batches and a file on padded ones, and compare all outputs.
-
-    Args:
-        model: the packed model.
-        graph: the exported graph, for the names of inputs and outputs.
-        engine: runs the file.
-        given: sequences to compare.
-
-    Raises:
-        InputError: the file lacks required outputs.
-    """
+    """Run the model on packed batches and a file on padded ones, and compare the outputs of
+    ``graph``."""
     results = Parity(source=given.source)
     for examples in batches(given.examples, model.config):
-        expected, lengths = _expected(model, examples, graph)
-        inputs, mask = _padded(examples, model.config, graph)
+        batch = pack(examples)
+        with torch.inference_mode():
+            named = named_outputs(graph.kinds, model(batch))
+        ids, types = split_sequences(examples)
+        inputs = padded(ids, model.config.pad_token_id, types if graph.types else None)
+        mask = inputs["attention_mask"] == 1  # (B, S)
+        if graph.choices:
+            named = {"logits": named["logits"].view(len(examples), -1)}
+            inputs = {name: x.reshape(len(examples), -1, x.shape[1]) for name, x in inputs.items()}
+        expected = {name: x.numpy() for name, x in named.items()}  # (T, ...) or (B, ...)
+        lengths = list(batch.layout.lengths)
         outputs = engine(inputs)
         if missing := expected.keys() - outputs.keys():
             raise InputError(
@@ -241,46 +223,20 @@ def batches(examples: Sequence[Example], config: EncoderConfig) -> Iterator[Sequ
         parts = [len(example.lengths) for example in chosen]
         same = (i for i, count in enumerate(parts) if count != parts[0])
         chosen = chosen[: next(same, len(chosen))]
-        while len(chosen) > 1 and _padded_size(chosen) * widest > _MOST_NUMBERS:
+        while len(chosen) > 1:
+            lengths = [length for example in chosen for length in example.lengths]
+            if len(lengths) * max(lengths) * widest <= _MOST_NUMBERS:
+                break
             chosen = chosen[:-1]
         yield chosen
         start, size = start + len(chosen), _BATCH
 
 
-def _padded_size(examples: Sequence[Example]) -> int:
-    lengths = [length for example in examples for length in example.lengths]
-    return len(lengths) * max(lengths)
-
-
-@torch.inference_mode()
-def _expected(
-    model: Model, examples: Sequence[Example], graph: PaddedModel
-) -> tuple[dict[str, np.ndarray], list[int]]:
-    """The model's outputs by name, for tokens (T, ...) or texts (B, ...), and the lengths."""
-    batch = pack(examples)
-    named = named_outputs(graph.kinds, model(batch))
-    if graph.choices:
-        named = {"logits": named["logits"].view(len(examples), -1)}
-    return {name: x.numpy() for name, x in named.items()}, list(batch.layout.lengths)
-
-
-def _padded(
-    examples: Sequence[Example], config: EncoderConfig, graph: PaddedModel
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The inputs of the file by name, and (B, S) true for tokens."""
-    ids, types = split_sequences(examples)
-    inputs = padded(ids, config.pad_token_id, types if graph.types else None)
-    mask = inputs["attention_mask"] == 1
-    if graph.choices:
-        inputs = {name: x.reshape(len(examples), -1, x.shape[1]) for name, x in inputs.items()}
-    return inputs, mask
-
-
 def _add(
     deviation: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]
 ) -> None:
-    """Add an output of a batch, (T, ...) or (B, ...), of the file and of the model, to its
-    deviation; ``lengths``: of the texts, for outputs per token."""
+    """Add an output of a batch, (T, ...) or (B, ...), to its deviation; ``lengths`` are those of
+    the texts, for outputs per token."""
     if ours.shape != theirs.shape:
         deviation.largest_difference = float("nan")
         return

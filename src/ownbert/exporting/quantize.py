@@ -5,7 +5,7 @@ B texts, T tokens, D hidden, C classes.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, pack
+from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, load, require_float
 from ownbert.checkpoint.quantized import write_quantized
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.exceptions import InputError
-from ownbert.exporting.export import Say, copy_beside, describe_network
-from ownbert.exporting.formats import name_of
-from ownbert.exporting.parity import Sequences, batches, sequences_of
+from ownbert.exporting.export import Say, copy_beside, describe_network, name_of
+from ownbert.exporting.parity import batches, sequences_of
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.json_files import write_json
 from ownbert.hub import model_folder
@@ -54,8 +54,7 @@ class PredictionParity:
 
     Args:
         largest_change: maximum change of a probability; for regression, of a value.
-        equal: number of equal predictions; None for regression.
-        answers: total number of predictions.
+        equal: number of equal predictions, of ``answers``; None for regression.
         error: for regression, root mean square of the changes relative to the standard deviation of
             the values; None otherwise, and for fewer than two values.
     """
@@ -83,17 +82,9 @@ class PredictionParity:
 
 @dataclass
 class QuantizedParity:
-    """The results of a comparison.
-
-    Args:
-        texts, tokens: numbers of compared texts and tokens.
-        source: origin of the texts.
-        least_cosine: minimum cosine between the two vectors of a text.
-        mean_cosine: mean cosine.
-        heads: deviations by name of the head.
-        bytes_before, bytes_after: sizes of the weights.
-        products: kind of 8-bit products on this processor (``products_here``).
-    """
+    """The results of a comparison: cosines of the two vectors of a text, deviations by name of the
+    head, sizes of the weights, and the kind of 8-bit products on this processor
+    (``products_here``)."""
 
     texts: int = 0
     tokens: int = 0
@@ -166,7 +157,8 @@ def quantize(
             )
         if say is not None and (note := network_note(source)) is not None:
             say(f"note: {note}")
-        measured, compared = halves(given)
+        # Every other text is for calibration; a single text is for both.
+        measured, compared = given.examples[::2], given.examples[1::2] or given.examples
         smooth = _smooth(model, measured)
         tensors, _ = read_weights(source)
         with complete_folder(target) as new:
@@ -174,21 +166,20 @@ def quantize(
             done = write_quantized(new, description, tensors, model.encoder, smooth, STRENGTH)
             if not done:
                 raise InputError("{source} has no matrices that can be quantized", source)
+            pooling = read_embedding_config(source).pooling
             parity = compare_models(
                 prepack(model),
                 prepack(load(new, heads=heads)),
                 compared,
-                pooling=_pooling(source),
+                pooling=pooling if pooling in POOLINGS else "mean",
                 problem=description.values.get("problem_type"),
             )
-            parity.products = products_here()
+            parity.source, parity.products = given.source, products_here()
             parity.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
             parity.bytes_after = (new / QUANTIZED).stat().st_size
             write_json(new / REPORT, asdict(parity))
             name = Path(os.path.realpath(target)).name
-            write_quantize_card(
-                new, name=name, source=source, description=description, found=parity
-            )
+            _write_card(new, name, source, description, parity)
         far = [o.describe() for k, o in parity.heads.items() if k in _ANSWERS and not o.near]
         if parity.least_cosine < _NEAR:
             far.insert(0, f"lowest cosine {parity.least_cosine:.4f}")
@@ -200,13 +191,8 @@ def quantize(
         return parity
 
 
-def _pooling(source: Path) -> str:
-    pooling = read_embedding_config(source).pooling
-    return pooling if pooling in POOLINGS else "mean"
-
-
 @torch.inference_mode()
-def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
+def _smooth(model: Model, examples: Sequence[Example]) -> Mapping[str, Tensor]:
     """Smoothing factors (D) of the inputs of each layer, by its name in the encoder."""
     layers = list(quantizable(model.encoder))
     largest = {name: torch.zeros(layer.in_features) for name, layer, _ in layers}
@@ -219,8 +205,8 @@ def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
         return hook
 
     hooks = [layer.register_forward_pre_hook(measure(name)) for name, layer, _ in layers]
-    for examples in batches(given.examples, model.config):
-        model.encoder(pack(examples))
+    for batch in batches(examples, model.config):
+        model.encoder(pack(batch))
     for hook in hooks:
         hook.remove()
     return {
@@ -231,65 +217,55 @@ def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
     }
 
 
-def write_quantize_card(
-    new: Path, *, name: str, source: Path, description: Description, found: QuantizedParity
+def _write_card(
+    new: Path, name: str, source: Path, description: Description, found: QuantizedParity
 ) -> None:
     """Write README.md into the folder ``new``, which is moved to one called ``name`` afterwards."""
-    config, family = description.config, description.family.model_type
     labelled = any(spec.labelled for spec in description.specs)
+    before, after = (f"{size / 1e6:,.1f} MB" for size in (found.bytes_before, found.bytes_after))
+    compared = (
+        (translated("weights"), before, after),
+        (translated("lowest cosine"), "1", f"{found.least_cosine:.4f}"),
+        (translated("mean cosine"), "1", f"{found.mean_cosine:.4f}"),
+    )
+    heads = [
+        (kind, f"{head.largest_change:.2g}", translated(head.describe() or ""))
+        for kind, head in found.heads.items()
+    ]
     values = {
-        "family": family,
-        "config": config,
+        "family": description.family.model_type,
+        "config": description.config,
         "source": name_of(source),
         "labels": description.labels if labelled else (),
         "found": found,
         "PAIRS": PAIRS,
         "NONE": NONE,
-        "parity": table(("", "float", "int8"), _rows(found)),
-        "answers": _answers(found),
+        "parity": table(("", "float", "int8"), compared),
+        "answers": table(("head", "largest change", "predictions"), heads) if heads else "",
     }
     save_card(new, {"library_name": "ownbert"}, __file__, values, name=name, base=source)
 
 
-def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:
-    before, after = (f"{size / 1e6:,.1f} MB" for size in (found.bytes_before, found.bytes_after))
-    yield translated("weights"), before, after
-    yield translated("lowest cosine"), "1", f"{found.least_cosine:.4f}"
-    yield translated("mean cosine"), "1", f"{found.mean_cosine:.4f}"
-
-
-def _answers(found: QuantizedParity) -> str:
-    if not found.heads:
-        return ""
-    rows = []
-    for kind, one in found.heads.items():
-        rows.append((kind, f"{one.largest_change:.2g}", translated(one.describe() or "")))
-    return table(("head", "largest change", "predictions"), rows)
-
-
 @torch.inference_mode()
 def compare_models(
-    model: Model, quantized: Model, given: Sequences, *, pooling: str, problem: str | None
+    model: Model,
+    quantized: Model,
+    sequences: Sequence[Example],
+    *,
+    pooling: str,
+    problem: str | None,
 ) -> QuantizedParity:
-    """Run both models on the same packed batches.
-
-    Args:
-        model: the float model.
-        quantized: the quantized model with the same heads.
-        given: sequences to compare.
-        pooling: pooling for text vectors.
-        problem: Transformers' ``problem_type`` of a classification.
-    """
-    comparison, total, sequences = QuantizedParity(source=given.source), 0.0, 0
+    """Run both models on the same packed batches; ``problem`` is Transformers' ``problem_type``."""
+    comparison, total, count = QuantizedParity(), 0.0, 0
     pool = POOLING_LAYERS[pooling](model.config)
     values: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for examples in batches(given.examples, model.config):
+    for examples in batches(sequences, model.config):
         batch = pack(examples)
         both = [one(batch) for one in (model, quantized)]
         vectors = [pool(out.hidden.float(), batch.layout) for out in both]  # (B, D)
         cosines = torch.cosine_similarity(*vectors, dim=1)
         comparison.least_cosine = min(comparison.least_cosine, float(cosines.min()))
-        total, sequences = total + float(cosines.sum()), sequences + len(cosines)
+        total, count = total + float(cosines.sum()), count + len(cosines)
         for kind in model.heads:
             parity = comparison.heads.setdefault(kind, PredictionParity())
             answers = [_answers_of(kind, out.logits[kind], batch, problem) for out in both]
@@ -298,7 +274,7 @@ def compare_models(
                 values.setdefault(kind, []).append((answers[0][0], answers[1][0]))
         comparison.texts += len(examples)
         comparison.tokens += sum(batch.layout.lengths)
-    comparison.mean_cosine = total / sequences
+    comparison.mean_cosine = total / count
     for kind, pairs in values.items():
         before, after = (torch.cat(each) for each in zip(*pairs, strict=True))
         spread = float(before.std(0, correction=0).mean())
@@ -339,13 +315,3 @@ def _add(
     same = (answers == others).flatten(1).all(1) if answers.ndim > 1 else answers == others
     own.equal = (own.equal or 0) + int(same.sum())
     own.answers += len(same)
-
-
-def halves(given: Sequences) -> tuple[Sequences, Sequences]:
-    """The sequences for calibration and for comparison: every other text each.
-
-    A single text is used for both.
-    """
-    parts = (given.examples[::2], given.examples[1::2] or given.examples)
-    first, second = (Sequences(part, given.source) for part in parts)
-    return first, second

@@ -41,8 +41,8 @@ from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_cu
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
-from ownbert.inference.chance import metrics_by_chance
 from ownbert.inference.engines import Compute
+from ownbert.inference.evaluate import metrics_by_chance
 from ownbert.inference.opened_blend import Members, score_all
 from ownbert.tables.tables import place_within
 from ownbert.tasks.metrics import find_label_errors

@@ -32,7 +32,7 @@ from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember
-from ownbert.inference.chosen_thresholds import decides
+from ownbert.inference.decisions import decides
 from ownbert.inference.engines import Compute
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.inference.opened_blend import Members, score_until

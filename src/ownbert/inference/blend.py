@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,7 +51,6 @@ class BlendMember:
     """A model of a blend.
 
     Args:
-        name: name of the model.
         kind: network, linear or frozen.
         folders: model folders relative to the blend's folder; their logits are averaged.
         weight: weight of the logits.
@@ -63,12 +62,10 @@ class BlendMember:
     weight: float
 
 
-@dataclass(frozen=True)
-class OwnNetwork:
+class OwnNetwork(NamedTuple):
     """The network in the folder of a blend, which Transformers loads.
 
     Args:
-        name: name of the model.
         rows: held-out rows that it was compared with the blend on; None if it was not.
         same: number of these rows for which both predict the same.
         factor: factor that its logits were multiplied by when it was saved.
@@ -76,10 +73,10 @@ class OwnNetwork:
     """
 
     name: str
-    rows: int | None
-    same: int | None
-    factor: float
-    offsets: tuple[float, ...]
+    rows: int | None = None
+    same: int | None = None
+    factor: float = 1.0
+    offsets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,6 @@ class Blend:
 
     Args:
         members: at least one model.
-        task: the task that they predict.
         offsets: (C) offsets added to the logits, one per label or regression value.
         network: the network in the folder; None without one, and in folders of earlier versions.
         shifted: whether the offsets favour rare labels, as those of earlier versions do, so that
@@ -121,7 +117,7 @@ class Blend:
         """Write the blend into a folder."""
         members = [asdict(member) for member in self.members]
         settings = {"format": _FORMAT, "labels": list(self.task.labels), "offsets": self.offsets}
-        network = {} if self.network is None else {"network": asdict(self.network)}
+        network = {} if self.network is None else {"network": self.network._asdict()}
         values = {**settings, **network, **self.task.values(), "members": members}
         write_json(folder / BLEND, values)
 
@@ -130,7 +126,6 @@ class Blend:
         """Read the blend written by ``write``.
 
         Args:
-            folder: the folder of the blend.
             columns: columns named by the user; by default those used in training.
 
         Raises:
@@ -178,34 +173,24 @@ class Blend:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
-        own = None if network is None else _own_network(network)
+        own = None
+        if network is not None:
+            values = {name: network[name] for name in OwnNetwork._fields if name in network}
+            values["offsets"] = tuple(map(float, values.get("offsets", ())))
+            own = OwnNetwork(**values)
         # Since probabilities are calibrated, the decision of a single label is saved, also None.
         shifted = name == "classify" and "decision" not in settings and any(offsets)
         return cls(members, task, offsets, own, shifted)
 
 
-def _own_network(saved: dict[str, Any]) -> OwnNetwork:
-    known = {"rows": None, "same": None, "factor": 1.0, "offsets": (), **saved}
-    fields = {name: known[name] for name in OwnNetwork.__dataclass_fields__}
-    return OwnNetwork(**{**fields, "offsets": tuple(map(float, known["offsets"]))})
-
-
 def blend_of(folder: Path, columns: ColumnNames | None = None) -> Blend | None:
-    """The blend of a ``fit`` folder; None for others.
-
-    Raises:
-        InputError: blend.json is damaged.
-    """
+    """The blend of a ``fit`` folder; None for others."""
     return Blend.read(folder, columns) if (folder / BLEND).exists() else None
 
 
 def network_note(folder: Path) -> str | None:
     """A note for uses of the network in a ``fit`` folder if other models predict: how often both
-    agreed; None for other folders, also those without a network.
-
-    Raises:
-        InputError: blend.json is damaged.
-    """
+    agreed; None for other folders, also those without a network."""
     if not (folder / CONFIG).is_file() or (blend := blend_of(folder)) is None or blend.is_network:
         return None
     note = (

@@ -44,7 +44,6 @@ def held_out_of(
     """Return the calibration data from held-out rows of a folder.
 
     Args:
-        opened: the opened folder.
         calibrate: labelled rows, a file or rows in memory, that the models were not trained on; the
             calibration is saved in the folder. By default the folder's own calibration or, for
             ``finetune`` folders, the dev file named in the recipe.
@@ -68,7 +67,19 @@ def held_out_of(
     data = _recipe(folder).get("data")
     data = data if isinstance(data, dict) else {}
     if calibrate is None:
-        calibrate = _dev_file(data.get("dev"), folder, alone)
+        calibrate = data.get("dev")
+        if not isinstance(calibrate, str) or not Path(calibrate).is_file():
+            if alone:
+                raise InputError(
+                    "{folder} has no held-out predictions of the network alone; give labelled rows "
+                    "that it was not trained on: {--calibrate} FILE",
+                    folder,
+                )
+            raise InputError(
+                "{folder} has no held-out rows; give labelled rows that it was not trained on: "
+                "{--calibrate} FILE",
+                folder,
+            )
     rows = read_labelled_rows(task, calibrate, folder)
     named = calibrate if isinstance(calibrate, str | os.PathLike) else "memory"
     train, more = data.get("train"), []
@@ -91,23 +102,6 @@ def held_out_of(
     if say is not None:
         say(f"note: calibrated on {found.source}; saved {path}")
     return found
-
-
-def _dev_file(dev: Any, folder: Path, alone: bool) -> str:
-    """The dev file of the recipe; ``alone``: whether the network is used without its blend."""
-    if isinstance(dev, str) and Path(dev).is_file():
-        return dev
-    if alone:
-        raise InputError(
-            "{folder} has no held-out predictions of the network alone; give labelled rows that "
-            "it was not trained on: {--calibrate} FILE",
-            folder,
-        )
-    raise InputError(
-        "{folder} has no held-out rows; give labelled rows that it was not trained on: "
-        "{--calibrate} FILE",
-        folder,
-    )
 
 
 def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: str) -> None:
@@ -135,12 +129,9 @@ def learn(
     vectors: np.ndarray | bool = True,
     gains: np.ndarray | None = None,
 ) -> HeldOut:
-    """Calibrate on held-out rows.
+    """Calibrate on N held-out ``rows`` with predicted ``probabilities`` (N, C), or numbers.
 
     Args:
-        opened: the opened model folder.
-        rows: N rows that the models were not trained on.
-        probabilities: (N, C) predicted probabilities of ``rows``, or numbers.
         more: other rows with the same labels, possibly training rows.
         source: description of the rows for the user.
         vectors: (rows and more, D) vectors of the network before it was trained on the labels;

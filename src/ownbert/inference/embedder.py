@@ -221,11 +221,7 @@ class Embedder:
         self._similarity_fn_name = name
 
     def to(self, device: Any) -> "Embedder":
-        """Move the model to cpu or cuda.
-
-        Raises:
-            InputError: the device does not exist, or an exported file is in use.
-        """
+        """Move the model to cpu or cuda."""
         target = pick_device(str(device))
         if self.engine.exported is not None and target.type != "cpu":
             raise InputError(
@@ -388,8 +384,8 @@ class Embedder:
         truncate_dim: int | None,
         **options: Any,
     ) -> Any:
-        """The results of ``encode`` for sequences of ids: vectors (N, D), a list of token vectors,
-        or a list of both. For the other arguments see ``encode_ids``."""
+        """The results of ``encode`` for sequences of ids: vectors (N, D), a list of token
+        vectors, or a list of both."""
         if output_value == TOKENS:
             return self.token_vectors(ids)
         vectors = self.encode_ids(ids, **options)
@@ -449,11 +445,7 @@ class Embedder:
         return self.prompts[name]
 
     def ids(self, texts: Sequence[str], prompt: str | None = None) -> list[np.ndarray]:
-        """The ids of each text with special tokens, truncated to the limit.
-
-        Args:
-            prompt: prepended to every text; by default as in the folder.
-        """
+        """The ids of each text with special tokens, truncated to the limit."""
         return self._sequences(texts, self._prompt(prompt))
 
     def _sequences(self, texts: Sequence[str], prompt: str) -> list[np.ndarray]:
@@ -477,11 +469,8 @@ class Embedder:
         batch_size: int | None = None,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """Embed sequences of ids that include special tokens; for the arguments see ``encode``.
-
-        Returns:
-            float32 (len(ids), D).
-        """
+        """Embed sequences of ids that include special tokens: float32 (len(ids), D); for the
+        arguments see ``encode``."""
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
         if batch_tokens is None:
@@ -623,11 +612,8 @@ class Embedder:
 
 
 def in_blocks(texts: Iterable[T], size: Any = len) -> Iterator[list[T]]:
-    """Split texts into the blocks of ``stream``.
-
-    Args:
-        size: returns the number of characters of an item.
-    """
+    """Split texts into the blocks of ``stream``; ``size`` returns the number of characters of an
+    item."""
     return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS, size)
 
 

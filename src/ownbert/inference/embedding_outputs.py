@@ -51,15 +51,11 @@ def of_length_one(vectors: np.ndarray) -> np.ndarray:
 
 
 def stored(vectors: np.ndarray, form: str) -> np.ndarray:
-    """Quantize vectors to int8 or uint8 (N, D), or to bits (N, D / 8).
+    """Quantize vectors (N, D), N at least 1, to int8 or uint8 (N, D), or to bits (N, D / 8).
 
     Bits are the signs of the values, eight per byte; ``binary`` stores them as int8, ``ubinary`` as
     uint8. Bytes are steps of equal size between the minimum and maximum of each dimension in these
     vectors.
-
-    Args:
-        vectors: float32 (N, D), N at least 1.
-        form: one of ``FORMS``.
     """
     if form.endswith("binary"):
         bits = np.packbits(vectors > 0, axis=-1)
@@ -110,13 +106,8 @@ def model_inputs(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[s
 
 
 def similarity(name: str, one: Any, two: Any) -> "Tensor":
-    """Similarities of all pairs: (N, D) and (M, D), or (D), to float32 (N, M); higher is closer.
-
-    Args:
-        name: one of ``SIMILARITIES``; distances are negated.
-        one: (N, D) or (D).
-        two: (M, D) or (D).
-    """
+    """Similarities of all pairs: (N, D) and (M, D), or (D), to float32 (N, M); higher is closer,
+    so distances are negated."""
     import torch
 
     a, b = (torch.atleast_2d(each) for each in _tensors(name, one, two))
@@ -187,14 +178,8 @@ class EmbeddingPool:
         options: dict[str, Any],
         progress: Callable[[int], None] | None,
     ) -> Any:
-        """The results of ``Embedder.outputs``.
-
-        Args:
-            ids: ids of texts with special tokens.
-            chunk_size: sequences per chunk; by default derived from their number.
-            options: options of ``outputs``.
-            progress: called with the number of sequences so far.
-        """
+        """The results of ``Embedder.outputs``; by default ``chunk_size`` sequences are derived
+        from their number."""
         if chunk_size is not None:
             between(1, limits.COUNT, "[]")("chunk_size", chunk_size)
         share = math.ceil(len(ids) / self.size / _SHARES)

@@ -61,8 +61,7 @@ class EngineKind:
 
     Args:
         package: Python package of the engine.
-        folder: folder of the file, relative to the model folder.
-        file: name of the file.
+        folder, file: folder of the file, relative to the model folder, and its name.
         data: companion data files; the second name is the one used by other programs.
         open: opens a file.
     """
@@ -75,7 +74,6 @@ class EngineKind:
 
     @property
     def installed(self) -> bool:
-        """Whether the package is installed."""
         return importlib.util.find_spec(self.package) is not None
 
 
@@ -136,24 +134,15 @@ KINDS = {
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file written by ``ownbert export``.
-
-    Args:
-        engine: engine that runs the file.
-        path: path of the file.
-        folder: folder with parity.json and, for tags decoded jointly, crf.json.
-    """
+    """A file written by ``ownbert export``, in a ``folder`` with parity.json and, for tags
+    decoded jointly, crf.json."""
 
     engine: str
     path: Path
     folder: Path
 
     def open(self) -> Engine:
-        """Open the file.
-
-        Raises:
-            InputError: the engine's package is missing, or the file is damaged.
-        """
+        """Open the file with its engine."""
         _require_engine(self.engine)
         try:
             return KINDS[self.engine].open(self.path)
@@ -223,14 +212,7 @@ class Compute:
         """A copy with a precision; the same object if it already has one.
 
         The precision is bfloat16 on a CPU with native bfloat16 multiplication if all networks of
-        the blend or ensemble were found to agree with float32, and float32 otherwise.
-
-        Args:
-            networks: descriptions of the networks.
-            what: outputs that must agree.
-
-        Raises:
-            InputError: unknown device.
+        the blend or ensemble were found to agree with float32 in ``what``, and float32 otherwise.
         """
         if self.precision is not None:
             return self
@@ -261,8 +243,7 @@ def choose_engine(
 
     Raises:
         MissingOutput: the file was exported from a model with another head.
-        InputError: the engine is unknown or not installed, or its file is missing, damaged or has
-            other weights.
+        InputError: the engine cannot be used, or its file is missing, damaged or has other weights.
     """
     folder, engine = description.folder, compute.engine
     assert folder is not None
@@ -285,17 +266,11 @@ def choose_engine(
         exported = _engine_file(folder, description, engine, outputs)
     own = exported.engine
     if compute.device not in _CPU:
-        raise InputError(
-            "the engine {own} computes on the CPU; omit {device}",
-            own,
-            Option("--device", compute.device),
-        )
+        device = Option("--device", compute.device)
+        raise InputError("the engine {own} computes on the CPU; omit {device}", own, device)
     if compute.precision not in _FLOAT32:
-        raise InputError(
-            "the engine {own} computes in float32; omit {precision}",
-            own,
-            Option("--precision", compute.precision),
-        )
+        precision = Option("--precision", compute.precision)
+        raise InputError("the engine {own} computes in float32; omit {precision}", own, precision)
     return Choice(exported, packed=False, note=f"engine: {own}" if engine == AUTO else "")
 
 
@@ -402,20 +377,16 @@ def _automatic(
     """The fastest engine for single queries, and torch for everything else."""
     if compute.device not in _CPU or compute.precision not in _FLOAT32:
         return Choice(note="engine: torch, for this device and precision")
-    problems = []
-    for engine in KINDS:
-        if not KINDS[engine].installed:
-            continue
+    note = "engine: torch, as neither onnxruntime nor openvino is installed"
+    for engine in (name for name, kind in KINDS.items() if kind.installed):
         try:
             exported = _engine_file(folder, description, engine, outputs)
         except InputError as error:
-            problems.append(str(error))
+            note = f"engine: torch; {error}"
         else:
             note = f"engine: {engine} for single queries, torch for more"
             return Choice(exported, packed=True, note=note)
-    if not problems:
-        return Choice(note="engine: torch, as neither onnxruntime nor openvino is installed")
-    return Choice(note=f"engine: torch; {problems[-1]}")
+    return Choice(note=note)
 
 
 def say_each(lines: Iterable[str], say: Say | None) -> None:

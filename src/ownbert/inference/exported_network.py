@@ -3,6 +3,7 @@
 T tokens, B sequences, S longest sequence of a group, D hidden.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -18,7 +19,6 @@ from ownbert.config.head_spec import HEADS
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json
 from ownbert.inference.engines import Choice, ExportedFile, first_line, missing_output
-from ownbert.tasks.row_network import RowNetwork
 
 CRF = "crf.json"
 HIDDEN, LOGITS = "last_hidden_state", "logits"
@@ -41,13 +41,8 @@ class ExportedNetwork:
     """An exported file as a ``RowNetwork`` and as the encoder of an ``Embedder``.
 
     Args:
-        exported: the exported file.
-        config: configuration of the model.
         pooling: mean, first or max; for embedding heads, whose files output token vectors.
         masks: name of the output with logits of the whole vocabulary.
-
-    Raises:
-        InputError: the file is damaged, or the engine is missing.
     """
 
     def __init__(
@@ -74,17 +69,14 @@ class ExportedNetwork:
         path = self.exported.folder / CRF
         if not path.is_file():
             return None
-        try:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             values = read_json(path, check=_CRF)
             arrays = {name: np.asarray(value, np.float32) for name, value in values.items()}
             size = len(arrays["start_transitions"])
             shapes = {"transitions": (size, size), "end_transitions": (size,)}
-            right = all(arrays[name].shape == shape for name, shape in shapes.items())
-        except (KeyError, TypeError, ValueError):
-            right, arrays = False, {}
-        if not right:
-            raise InputError("{path} is damaged; write it again: ownbert export", path)
-        return SimpleNamespace(**arrays)
+            if all(arrays[name].shape == shape for name, shape in shapes.items()):
+                return SimpleNamespace(**arrays)
+        raise InputError("{path} is damaged; write it again: ownbert export", path)
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
         """See ``RowNetwork``."""
@@ -135,7 +127,7 @@ class ExportedNetwork:
         hidden = self._packed(ids, types, (HIDDEN,), per_token=True)
         if len(ids) == 1 and pooling == "mean":
             return hidden.mean(0, keepdims=True)
-        lengths = np.asarray([len(one) for one in ids])
+        lengths = np.asarray([*map(len, ids)])
         starts = np.cumsum(lengths) - lengths
         if pooling == "first":
             return hidden[starts]
@@ -153,18 +145,18 @@ class ExportedNetwork:
         choices: bool = False,
         rows: Sequence[Any] | None = None,
     ) -> np.ndarray:
-        """Concatenated outputs of sequences: (T, ...) or (B, ...); several outputs become columns.
+        """Concatenated outputs of sequences: (T, ...) or (B, ...); several outputs become
+        columns.
 
-        Args:
-            rows: for each sequence, the tokens whose outputs are wanted; by default all.
+        ``rows`` are, for each sequence, the tokens whose outputs are wanted; by default all.
         """
-        lengths = np.asarray([len(one) for one in ids])
+        lengths = np.asarray([*map(len, ids)])
         results: list[Any] = [None] * len(ids)
         for chosen in groups_by_length(lengths):
-            shape, own = (len(chosen), int(lengths[chosen[-1]])), None
+            shape, segments = (len(chosen), int(lengths[chosen[-1]])), None
             if self.config.type_vocab_size > 1:
-                own = [0 if types is None else types[i] for i in chosen]
-            inputs = padded([ids[i] for i in chosen], self.config.pad_token_id, own)
+                segments = [0 if types is None else types[i] for i in chosen]
+            inputs = padded([ids[i] for i in chosen], self.config.pad_token_id, segments)
             if choices:  # The graph scores choices independently.
                 inputs = {name: x[None] for name, x in inputs.items()}
             out = self._outputs(inputs, names, shape if per_token else shape[:1])
@@ -208,12 +200,8 @@ def outputs_of(head: str) -> tuple[str, ...]:
 
 
 def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield groups of indices of sequences with similar lengths, shortest first, with little
-    padding.
-
-    Args:
-        lengths: (B) sequence lengths.
-    """
+    """Yield groups of indices of sequences with similar lengths (B), shortest first, with little
+    padding."""
     order = np.argsort(lengths, kind="stable")
     start = tokens = 0
     for end, index in enumerate(order):
@@ -245,55 +233,37 @@ class RoutedNetwork:
         """See ``RowNetwork``."""
         return self._small.crf
 
-    def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """See ``RowNetwork``."""
-        network: RowNetwork = self._network_for([len(e.token_ids) for e in examples])
-        return network.logits(examples, head)
+    def _network_for(self, ids: Sequence[np.ndarray], *, masks: bool = False) -> Any:
+        # For masks an engine computes logits of every token, which is slow for long texts.
+        few = (len(ids) <= 1 and not masks) or sum(map(len, ids)) <= FEW_TOKENS
+        return self._small if few else self._packed
 
-    def likeliest(
-        self, examples: Sequence[Example], known: np.ndarray, top: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See ``PackedNetwork``."""
-        return self._network_for_masks(examples).likeliest(examples, known, top)
+    # See ``RowNetwork``, ``PackedNetwork`` and ``PackedEncoder``.
+
+    def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
+        return self._network_for([e.token_ids for e in examples]).logits(examples, head)
+
+    def likeliest(self, examples: Sequence[Example], known: np.ndarray, top: int) -> Any:
+        network = self._network_for([e.token_ids for e in examples], masks=True)
+        return network.likeliest(examples, known, top)
 
     def surprisals(self, examples: Sequence[Example]) -> np.ndarray:
-        """See ``PackedNetwork``."""
-        return self._network_for_masks(examples).surprisals(examples)
-
-    def _network_for_masks(self, examples: Sequence[Example]) -> Any:
-        # An engine computes logits for every token, which is slow for long texts.
-        few = sum(len(e.token_ids) for e in examples) <= FEW_TOKENS
-        return self._small if few else self._packed
+        return self._network_for([e.token_ids for e in examples], masks=True).surprisals(examples)
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
-        """See ``ExportedNetwork``."""
-        return self._network_for([*map(len, ids)]).vectors(ids, pooling, precision)
+        return self._network_for(ids).vectors(ids, pooling, precision)
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """See ``ExportedNetwork``."""
-        return self._network_for([*map(len, ids)]).token_vectors(ids)
-
-    def _network_for(self, lengths: Sequence[int]) -> Any:
-        few = len(lengths) <= 1 or sum(lengths) <= FEW_TOKENS
-        return self._small if few else self._packed
+        return self._network_for(ids).token_vectors(ids)
 
 
 def network_of(
     choice: Choice, config: EncoderConfig, packed: Callable[[], Any], **options: Any
 ) -> Any:
-    """The network for a choice of engines.
-
-    Args:
-        choice: chosen engines.
-        config: configuration of the model.
-        packed: loads the torch network.
-        options: options of ``ExportedNetwork``.
-
-    Raises:
-        InputError: the folder cannot be used.
-    """
+    """The network for a choice of engines: ``packed`` loads the torch network; the other options
+    are those of ``ExportedNetwork``."""
     if choice.exported is None:
         return packed()
     exported = ExportedNetwork(choice.exported, config, **options)

@@ -34,12 +34,8 @@ _WORD_START = ("Ġ", "▁")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate token for a mask.
-
-    Args:
-        text: the token without markers.
-        joined: whether the token continues the previous word.
-    """
+    """A candidate token for a mask: ``text`` is the token without markers, and ``joined``
+    whether it continues the previous word."""
 
     token: str
     id: int
@@ -50,12 +46,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask in a text.
-
-    Args:
-        position: index of the mask token; the first special token has index 0.
-        candidates: candidates, most probable first.
-    """
+    """A mask in a text, with its candidates, most probable first; ``position`` is the index of
+    the mask token, and the first special token has index 0."""
 
     position: int
     candidates: tuple[Candidate, ...]
@@ -81,14 +73,7 @@ class Filler:
         folder: model folder, or its description.
         top: number of candidates per mask.
         device: auto, cpu or cuda.
-        engine: torch, onnx, openvino or auto (``choose_engine``).
-
-    Attributes:
-        engine: name of the engine in use.
-
-    Raises:
-        InputError: the folder has no MLM head, is a causal language model, or cannot be used with
-            the engine.
+        engine: torch, onnx, openvino or auto (``choose_engine``), whose choice is the attribute.
     """
 
     def __init__(

@@ -35,14 +35,8 @@ _MEMBERS = record({"members": maybe(list_of(anything, most=1000))})
 
 
 def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
-    """Yield a network's files: config, weights, tokenizer, sentence-transformers modules.
-
-    Yields:
-        Paths relative to ``folder``.
-
-    Raises:
-        InputError: a file that lists others is damaged.
-    """
+    """Yield a network's files, relative to ``folder``: config, weights, tokenizer,
+    sentence-transformers modules."""
     yield from _existing(folder, BESIDE_WEIGHTS)
     yield from _existing(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
     if weights:
@@ -54,12 +48,8 @@ def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
 
 
 def finished_files(folder: Path) -> list[Path]:
-    """All files that Transformers, sentence-transformers, an engine or ``predict`` needs, and the
-    card with its pictures; sorted, relative to ``folder``.
-
-    Raises:
-        InputError: a file that lists others is damaged.
-    """
+    """All files that Transformers, sentence-transformers, an engine or ``predict`` needs, and
+    the card with its pictures; sorted, relative to ``folder``."""
     files = {*network_files(folder), *_exported(folder)}
     files |= {*_existing(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
     for member in _members(folder):
@@ -71,18 +61,10 @@ def finished_files(folder: Path) -> list[Path]:
 
 
 def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) -> list[Path]:
-    """Check that files are inside a folder and not links that point outside.
+    """Check that files, named relative to a folder, are inside and not links that point outside;
+    return the names.
 
-    Args:
-        folder: folder of the files.
-        names: paths relative to ``folder``.
-        cached: whether the folder may be in the Hugging Face cache, where files are links to blobs.
-
-    Returns:
-        The names, unchanged.
-
-    Raises:
-        InputError: a link points outside the folder.
+    In the Hugging Face cache (``cached``), files are links to blobs.
     """
     real, names = Path(os.path.realpath(folder)), list(names)
     places = [real]
@@ -100,11 +82,8 @@ def require_inside(folder: Path, names: Iterable[Path], *, cached: bool = True) 
 
 
 def copy_files(folder: Path, target: Path, names: Iterable[Path]) -> None:
-    """Copy files of ``folder`` into ``target``, each completely or not at all.
-
-    Raises:
-        InputError: a link points outside the folder; nothing has been copied.
-    """
+    """Copy files of ``folder`` into ``target``, each completely or not at all; nothing if a link
+    points outside the folder."""
     for name in require_inside(folder, names):
         with atomic_path(target / name) as new:
             shutil.copyfile(folder / name, new)

@@ -26,14 +26,8 @@ _BLOCK = 2048
 
 @dataclass(frozen=True)
 class FrozenProbe:
-    """Computes logits of texts.
-
-    Args:
-        embedder: embedder of the network.
-        mean: (F) subtracted from the vectors.
-        scale: (F) divisor of the vectors.
-        model: linear model on the standardised vectors.
-    """
+    """Computes logits of texts: by a linear model on the vectors of a network, after subtraction
+    of ``mean`` (F) and division by ``scale`` (F)."""
 
     embedder: Embedder
     mean: np.ndarray
@@ -45,22 +39,14 @@ class FrozenProbe:
         return self.model.scores((embed_rows(self.embedder, texts) - self.mean) / self.scale)
 
     def save(self, folder: Path, *, beside: bool = False) -> None:
-        """Write the probe into a folder.
-
-        Args:
-            folder: folder that contains the network in ``ENCODER``.
-            beside: whether to use the network of the folder ``probe`` two levels above.
-        """
+        """Write the probe into a folder, whose network is in ``ENCODER``; ``beside``: in that of
+        the folder ``probe`` two levels above."""
         settings = {"beside": True} if beside else {}
         save_linear(folder, PROBE, self.model, {"mean": self.mean, "scale": self.scale}, settings)
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> "FrozenProbe":
-        """Read a probe written by ``save``.
-
-        Raises:
-            InputError: a file is missing, damaged, or of another version.
-        """
+        """Read a probe written by ``save``."""
         with reading_linear(folder, PROBE) as (model, arrays, settings):
             mean, scale = arrays["mean"], arrays["scale"]
             if not mean.shape == scale.shape == model.weights.shape[:1]:
@@ -124,11 +110,7 @@ class LayerEncoder(PackedEncoder):
 
 
 class LayerEmbedder(Embedder):
-    """An ``Embedder`` that concatenates the vectors of all layers: (N, (L + 1) D).
-
-    Raises:
-        InputError: the folder cannot be used.
-    """
+    """An ``Embedder`` that concatenates the vectors of all layers: (N, (L + 1) D)."""
 
     def __init__(self, folder: Any) -> None:
         super().__init__(folder, engine="torch")

@@ -68,26 +68,21 @@ class Scope:
     def fit(
         cls, vectors: np.ndarray, labels: np.ndarray, size: int, *, blind: bool
     ) -> tuple["Scope", np.ndarray]:
-        """Learn to detect out-of-scope texts from labelled texts only.
+        """Learn to detect out-of-scope texts from labelled texts only: unit vectors (M, D),
+        labels (M).
 
         A fifth of the labels and a fifth of the texts of the other labels are left out in turn, and
         both are compared with the remaining texts, as out-of-scope and in-scope examples. A
-        logistic regression separates the two.
-
-        Args:
-            vectors: (M, D) unit vectors.
-            labels: (M) label indices.
-            size: number of labels C.
-            blind: whether the network was not trained on these labels. If it was, or if there are
-                only two labels, leaving labels out does not work, and the score is the mean
-                distance to the nearest texts.
+        logistic regression separates the two. If the network was trained on these labels (not
+        ``blind``), or if there are only two, leaving labels out does not work, and the score is the
+        mean distance to the nearest texts.
 
         Returns:
             The scope, and the in-scope scores (M) of the texts, each compared with others only.
 
-        Source: Shu, Xu and Liu 2018, "Unseen Class Discovery in Open-world Classification"
-        (leaving labels out); Sun et al. 2022 (nearest neighbours); Breunig et al. 2000 (isolation
-        relative to the neighbours); Ren et al. 2021 (relative Mahalanobis distance).
+        Source: Shu, Xu and Liu 2018, "Unseen Class Discovery in Open-world Classification" (leaving
+        labels out); Sun et al. 2022 (nearest neighbours); Breunig et al. 2000 (isolation relative
+        to the neighbours); Ren et al. 2021 (relative Mahalanobis distance).
         """
         order = np.argsort(labels, kind="stable")
         vectors, labels = vectors[order].astype(np.float32), labels[order]
@@ -195,11 +190,10 @@ class HeldOut:
             row has several), ascending; for numbers (N, C) absolute errors, ascending by column.
         scores: (M) out-of-scope scores of texts with known labels, ascending.
         scope: computes scores from vectors; None: scores are 1 minus the highest probability.
+        encoder, encoder_weights: folder of the network for the vectors, relative to the model
+            folder if inside it, and checksums of its weights; None without ``scope``.
         decision: (C) the decision that weights these probabilities, so that a label that is
             predicted below .5 is not unknown for that; None: they are not weighted.
-        encoder: folder of the network for the vectors, relative to the model folder if inside it;
-            None without ``scope``.
-        encoder_weights: checksums of the network's weights.
         probabilities: (N, C) of each row; None for numbers, for more than two labels of which each
             row has one, and in folders of earlier versions.
         truth: (N, C) whether a row has a label, if there are ``probabilities``.
@@ -231,17 +225,13 @@ class HeldOut:
     @property
     def identity(self) -> list[float]:
         """Values that identify this calibration."""
-        counts = (len(each) for each in (self.missing, self.scores))
-        return [*counts, float(self.missing.sum()), float(self.scores.sum())]
+        missing, scores = self.missing, self.scores
+        return [len(missing), len(scores), float(missing.sum()), float(scores.sum())]
 
     def threshold(self, rate: float) -> float:
-        """The out-of-scope threshold that rejects at most a share ``rate`` of in-scope texts.
-
-        Raises:
-            InputError: there are too few rows for that rate.
-        """
+        """The out-of-scope threshold that rejects at most a share ``rate`` of in-scope texts."""
         between(0, 1)("--unknown", rate)
-        if (index := _quantile_index(len(self.scores), 1 - rate)) is None:
+        if (quantile := _quantile(self.scores, 1 - rate)) is None:
             raise InputError(
                 "{count:,} held-out rows are too few to refuse {rate:g} of the texts; "
                 "{min_count:,} or more are needed: {--calibrate} FILE",
@@ -249,14 +239,10 @@ class HeldOut:
                 rate,
                 _min_count(1 - rate),
             )
-        return float(self.scores[index])
+        return float(quantile)
 
     def thresholds(self, aims: Mapping[str, Aim]) -> dict[str, float]:
-        """The thresholds of labels that reach these aims.
-
-        Raises:
-            InputError: none does, or there are no probabilities of held-out rows.
-        """
+        """The thresholds of labels that reach these aims; ``InputError`` if none does."""
         if self.probabilities is None or self.truth is None:
             raise InputError(
                 "the folder was written by an earlier version, without the probabilities of "
@@ -271,29 +257,20 @@ class HeldOut:
         """The minimum probability of labels in a label set, so that a share ``coverage`` of the
         sets contain the right label.
 
-        Raises:
-            InputError: there are too few rows for that coverage.
-
         Source: Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With
         Bounded Error Levels", with the quantile of split conformal prediction.
         """
-        return 1 - float(self._missing_at(coverage))
+        return 1 - float(self.margins(coverage)[0])
 
     def margins(self, coverage: float) -> np.ndarray:
         """The half widths (C) of intervals around predicted numbers, so that a share
         ``coverage`` of those of each column contain the right number.
 
-        Raises:
-            InputError: there are too few rows for that coverage.
-
         Source: Lei et al. 2018, "Distribution-Free Predictive Inference for Regression", section
         2.2 (split conformal prediction).
         """
-        return np.atleast_1d(self._missing_at(coverage))
-
-    def _missing_at(self, coverage: float) -> np.ndarray:
         between(0, 1)("--coverage", coverage)
-        if (index := _quantile_index(len(self.missing), coverage)) is None:
+        if (quantile := _quantile(self.missing, coverage)) is None:
             raise InputError(
                 "{count:,} held-out rows are too few for a coverage of {coverage:g}; "
                 "{min_count:,} or more are needed: {--calibrate} FILE",
@@ -301,7 +278,7 @@ class HeldOut:
                 coverage,
                 _min_count(coverage),
             )
-        return self.missing[index]
+        return np.atleast_1d(quantile)
 
     def save(self, path: Path) -> None:
         """Write the data to a file in the model folder."""
@@ -330,21 +307,15 @@ class HeldOut:
     def load(cls, path: Path, labels: Sequence[str], models: Sequence[Any]) -> "HeldOut | None":
         """Read the data from a file; None if the file does not exist.
 
-        Args:
-            path: file to read.
-            labels: labels of the task.
-            models: checksums of the models' files.
-
         Raises:
-            InputError: the file is damaged or belongs to other models.
+            InputError: the file is damaged or belongs to other models or labels than these.
         """
         if not path.exists():
             return None
         with open_npz(path, _ADVICE) as stored:
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
-            known = settings["format"] == _FORMAT and settings["features"] == list(FEATURES)
-            if not known:
+            if settings["format"] != _FORMAT or settings["features"] != list(FEATURES):
                 raise InputError(
                     "{path} was written by another version of ownbert; calibrate again: "
                     "{--calibrate} FILE",
@@ -358,45 +329,46 @@ class HeldOut:
                     "{--calibrate} FILE",
                     path,
                 )
+            missing, scores, size = arrays["missing"], arrays["scores"], len(labels)
+            if not len(missing) or not len(scores):
+                raise ValueError("rows")
+            # Files of earlier versions have no decision, whatever the task decides.
+            if (decision := settings.get("decision")) is not None:
+                decision = tuple(_finite(np.asarray(decision, np.float64), (size,)).tolist())
             return cls(
                 tuple(labels),
                 str(settings["source"]),
                 models,
-                _sorted_finite(arrays["missing"], 2),
-                _sorted_finite(arrays["scores"]),
-                _scope(arrays, len(labels)),
+                np.sort(_finite(missing, (None,) * min(missing.ndim, 2)), axis=0).astype(float),
+                np.sort(_finite(scores, (None,))).astype(float),
+                _scope(arrays, size),
                 settings["encoder"],
                 settings["encoder_weights"],
-                _decision(settings.get("decision"), len(labels)),
-                *_known_rows(arrays, len(labels)),
+                decision,
+                *_known_rows(arrays, size),
             )
 
 
-def _quantile_index(count: int, share: float) -> int | None:
-    """The index of the conformal quantile among ``count`` ascending values: a new value does not
-    exceed it with probability ``share``; None if there are too few values."""
-    rank = math.ceil((count + 1) * share - 1e-9)
-    return None if rank > count else max(rank, 1) - 1
+def _quantile(values: np.ndarray, share: float) -> np.ndarray | None:
+    """The conformal quantile of ascending values: a new value does not exceed it with probability
+    ``share``; None if there are too few values."""
+    rank = math.ceil((len(values) + 1) * share - 1e-9)
+    return None if rank > len(values) else values[max(rank, 1) - 1]
 
 
 def _min_count(share: float) -> int:
     return math.ceil(share / (1 - share) - 1e-9)
 
 
-def _sorted_finite(values: np.ndarray, most: int = 1) -> np.ndarray:
-    if not 1 <= values.ndim <= most or not len(values) or not np.isfinite(values).all():
+def _finite(values: np.ndarray, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Values of a file; ``ValueError`` if they are not finite or, where it is known, not of this
+    shape."""
+    fits = values.ndim == len(shape) and all(
+        size in (None, actual) for actual, size in zip(values.shape, shape, strict=True)
+    )
+    if not fits or not np.isfinite(values).all():
         raise ValueError("values")
-    return np.sort(values, axis=0).astype(np.float64)
-
-
-def _decision(saved: Sequence[float] | None, size: int) -> tuple[float, ...] | None:
-    """The saved decision; files of earlier versions have none, whatever the task decides."""
-    if saved is None:
-        return None
-    decision = np.asarray(saved, dtype=np.float64)
-    if decision.shape != (size,) or not np.isfinite(decision).all():
-        raise ValueError("decision")
-    return tuple(decision.tolist())
+    return values
 
 
 def _known_rows(
@@ -405,27 +377,21 @@ def _known_rows(
     """``probabilities`` and ``truth``."""
     if "probabilities" not in arrays:
         return None, None
-    probabilities, truth = arrays["probabilities"].astype(np.float64), arrays["truth"].astype(bool)
-    inside = ((probabilities >= 0) & (probabilities <= 1)).all()  # False for NaN
-    if probabilities.shape != truth.shape or probabilities.shape[1:] != (size,) or not inside:
+    probabilities = _finite(arrays["probabilities"].astype(np.float64), (None, size))
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise ValueError("probabilities")
-    return probabilities, truth
+    return probabilities, _finite(arrays["truth"].astype(bool), probabilities.shape)
 
 
 def _scope(arrays: Mapping[str, np.ndarray], size: int) -> Scope | None:
     if "vectors" not in arrays:
         return None
-    vectors, labels = arrays["vectors"].astype(np.float32), arrays["vector_labels"].astype(int)
-    weights, density = arrays["weights"].astype(np.float64), arrays["density"].astype(np.float64)
-    ordered = len(labels) and labels[0] >= 0 and labels[-1] < size and (np.diff(labels) >= 0).all()
-    fits = (
-        vectors.ndim == 2
-        and labels.shape == density.shape == vectors.shape[:1]
-        and weights.shape == (len(FEATURES),)
-    )
-    finite = all(np.isfinite(each).all() for each in (vectors, density, weights))
-    if not (fits and ordered and finite):
-        raise ValueError("vectors")
+    vectors = _finite(arrays["vectors"].astype(np.float32), (None, None))
+    labels = _finite(arrays["vector_labels"].astype(int), vectors.shape[:1])
+    if not len(labels) or labels[0] < 0 or labels[-1] >= size or (np.diff(labels) < 0).any():
+        raise ValueError("labels")
+    density = _finite(arrays["density"].astype(np.float64), vectors.shape[:1])
+    weights = _finite(arrays["weights"].astype(np.float64), (len(FEATURES),))
     return Scope(vectors, labels, size, density, weights)
 
 

@@ -35,9 +35,9 @@ def open_folder(
         members = (member for member in blend.members if member.kind == "network")
         paths = [folder / path for member in members for path in member.folders]
     described = {path: describe_members(path) for path in paths}
-    networks = [each for several in described.values() for each in several]
+    networks = [network for of_path in described.values() for network in of_path]
     if compute.network:  # an ensemble has no network of its own
-        networks = [each for each in networks if each.folder == folder]
+        networks = [network for network in networks if network.folder == folder]
     compute = compute.settled(networks)
     if blend is None:
         return Networks(folder, described[folder], compute, columns=columns)

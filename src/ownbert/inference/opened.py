@@ -38,9 +38,6 @@ class Opened(ABC):
     """A folder opened by ``open_folder``, ready to predict rows of its task.
 
     Attributes:
-        folder: the opened folder.
-        task: task of the folder.
-        compute: device, precision (settled) and engine.
         members: folders of all models.
         engines: engines of each network.
         precision: precision of torch.
@@ -74,7 +71,7 @@ class Opened(ABC):
     @cached_property
     def checksums(self) -> list[tuple[str, str, Any]]:
         """The model files: member relative to the folder, name and checksum."""
-        members = ((os.path.relpath(each, self.folder), each) for each in self.members)
+        members = ((os.path.relpath(path, self.folder), path) for path in self.members)
         return [(name, *file) for name, member in members for file in model_checksums(member)]
 
     @property
@@ -103,18 +100,11 @@ class Networks(Opened):
     Thresholds are averaged too; everything else about the task comes from the first network.
 
     Args:
-        folder: the opened folder.
-        described: folders of the networks.
-        compute: device, precision (settled) and engine.
         columns: columns named by the user; by default those used in training.
         task: task of networks that were not fine-tuned for one.
 
     Attributes:
-        seen: number of rows so far.
-        cut: number of truncated rows so far.
-
-    Raises:
-        InputError: a folder cannot be used.
+        seen, cut: numbers of rows, and of truncated rows, so far.
     """
 
     def __init__(
@@ -127,7 +117,7 @@ class Networks(Opened):
         task: Task | None = None,
     ) -> None:
         self.folder, self.described, self.compute = folder, described, compute
-        self.members = [each.folder for each in described if each.folder is not None]
+        self.members = [member.folder for member in described if member.folder is not None]
         self.task = task or combine_tasks([task_of(each, columns) for each in described])
         outputs = outputs_of(self.task.head)
         self.engines = [choose_engine(each, compute, outputs) for each in described]
@@ -136,14 +126,23 @@ class Networks(Opened):
         if packed:
             self.precision = pick_precision(compute.precision or "float32", compute.device)
         self.networks: list[Any] = []
-        for each, choice in zip(described, self.engines, strict=True):
-            load = partial(_torch_network, self.task, each, compute, self.precision)
-            pooling = self.task.head_spec(each).pooling
-            self.networks.append(network_of(choice, each.config, load, pooling=pooling))
+        for member, choice in zip(described, self.engines, strict=True):
+            load = partial(self._torch_network, member)
+            pooling = self.task.head_spec(member).pooling
+            self.networks.append(network_of(choice, member.config, load, pooling=pooling))
         self.builder = self.task.input_builder(described[0], self.task.max_length)
         self.tokenizer, self.max_length = self.builder.tokenizer, self.builder.max_length
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
+
+    def _torch_network(self, description: Description) -> Any:
+        """The model of a folder as run by torch."""
+        from ownbert.tasks.packed_network import PackedNetwork
+
+        model = self.task.load(description).to(pick_device(self.compute.device))
+        if self.compute.packed:
+            return _packed_network(model, self.precision)
+        return PackedNetwork(model, self.precision)
 
     @property
     def models(self) -> list[Any]:
@@ -209,14 +208,6 @@ class Networks(Opened):
             yield warning
 
 
-def _torch_network(task: Task, description: Description, compute: Compute, precision: str) -> Any:
-    """The model of a folder as run by torch."""
-    from ownbert.tasks.packed_network import PackedNetwork
-
-    model = task.load(description).to(pick_device(compute.device))
-    return _packed_network(model, precision) if compute.packed else PackedNetwork(model, precision)
-
-
 def _packed_network(model: Any, precision: str) -> Any:
     from ownbert.nn.packed.prepack import prepack_for_heads
     from ownbert.tasks.packed_network import PackedNetwork
@@ -227,24 +218,16 @@ def _packed_network(model: Any, precision: str) -> Any:
 
 
 def average(opened: Sequence[Networks]) -> Networks:
-    """Average the networks of several folders, reusing the loaded models.
-
-    Raises:
-        InputError: the task's predictions cannot be averaged.
-    """
+    """Average the networks of several folders, reusing the loaded models."""
     together = copy.copy(opened[0])
-    together.task = combine_tasks([each.task for each in opened])
+    together.task = combine_tasks([folder.task for folder in opened])
     for name in ("members", "described", "networks", "engines"):
-        setattr(together, name, [one for each in opened for one in getattr(each, name)])
+        setattr(together, name, [item for folder in opened for item in getattr(folder, name)])
     return together
 
 
 def describe_members(folder: Path) -> list[Description]:
-    """Describe the members of an ensemble, or the network of ``folder``.
-
-    Raises:
-        InputError: a folder does not exist, or its training is unfinished.
-    """
+    """Describe the members of an ensemble, or the network of ``folder``."""
     return [describe(member, with_decoder=True) for member in list_members(folder)]
 
 
@@ -277,11 +260,8 @@ def list_members(folder: Path) -> list[Path]:
 
 
 def combine_tasks(tasks: Sequence[Task]) -> Task:
-    """The task of an ensemble: the first member's, with the mean of all thresholds and decisions.
-
-    Raises:
-        InputError: the task's predictions cannot be averaged.
-    """
+    """The task of an ensemble: the first member's, with the mean of all thresholds and
+    decisions."""
     task = tasks[0]
     if len(tasks) > 1:
         if not task.averageable:
@@ -291,18 +271,15 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
             )
         task = copy.copy(task)
         for name in ("threshold", "decision"):
-            values = [getattr(each, name, None) for each in tasks]
-            if (known := [value for value in values if value is not None]) and name != "decision":
-                setattr(task, name, _mean(known))
-            elif known:  # None: zeros
-                setattr(task, name, _mean([0.0 if value is None else value for value in values]))
+            values = [getattr(member, name, None) for member in tasks]
+            if all(value is None for value in values):
+                continue
+            # A decision of None is one of zeros.
+            values = [0.0 if value is None and name == "decision" else value for value in values]
+            arrays = np.broadcast_arrays(*[value for value in values if value is not None])
+            mean = np.mean(arrays, axis=0)  # of numbers, or of tuples of numbers
+            setattr(task, name, float(mean) if mean.ndim == 0 else tuple(mean.tolist()))
     return task
-
-
-def _mean(values: Sequence[Any]) -> float | tuple[float, ...]:
-    """The mean of numbers, or of tuples of numbers."""
-    mean = np.mean(np.broadcast_arrays(*values), axis=0)
-    return float(mean) if mean.ndim == 0 else tuple(mean.tolist())
 
 
 def decide_all(
@@ -327,11 +304,7 @@ def refuse_missing(path: Path) -> None:
 
 def given_rows(data: Any, labels: Any = None) -> Any:
     """Labelled rows as a user passes them, for ``read_labelled_rows``: with labels, a pair; a
-    missing file is refused before a model is opened.
-
-    Raises:
-        InputError: there is no such file.
-    """
+    missing file is refused before a model is opened."""
     if labels is not None:
         return data, labels
     if isinstance(data, str | os.PathLike):
@@ -344,12 +317,8 @@ def read_labelled_rows(
 ) -> list[Row]:
     """Read rows whose labels are known to the model.
 
-    Args:
-        skip_unlabelled: leave out rows without a label or number, here and in what the task reads
-            later, with a warning; a task that was trained so does it anyway.
-
-    Raises:
-        InputError: a row cannot be read, or has an unknown label.
+    ``skip_unlabelled`` leaves out rows without a label or number, here and in what the task reads
+    later, with a warning; a task that was trained so does it anyway.
     """
     if skip_unlabelled:
         if "skip_unlabelled" not in task.uses():

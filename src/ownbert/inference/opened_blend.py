@@ -28,19 +28,10 @@ _BLOCK, _SMALL_BLOCK = 512, 64
 
 
 class Members:
-    """Models whose weighted logits are added; several models of a member are averaged.
+    """Models whose weighted logits are added; several ``models`` of a member are averaged.
 
-    Args:
-        folder: folder that model folders are relative to.
-        members: members with their weights.
-        compute: device, precision (settled) and engine of the networks.
-        described: networks of folders that have been read already.
-
-    Attributes:
-        models: models of each member.
-
-    Raises:
-        InputError: a folder cannot be used.
+    Folders of members are relative to ``folder``; ``described`` are networks that have been read
+    already.
     """
 
     def __init__(
@@ -54,20 +45,15 @@ class Members:
             if kind == "network":
                 return Networks(path, described.get(path) or describe_members(path), compute)
             if kind == "frozen":
-                given: Any = {"device": compute.device, "precision": compute.precision}
-                return FrozenProbe.load(path, **given)
+                return FrozenProbe.load(path, device=compute.device, precision=compute.precision)
             return LinearView.load(path)
 
         self._weights = np.asarray([member.weight for member in members])
         self.models = [[opened(m.kind, folder / path) for path in m.folders] for m in members]
 
     def __call__(self, rows: Sequence[Row], offsets: np.ndarray | float = 0.0) -> np.ndarray:
-        """(N, C) logits of N rows.
-
-        Args:
-            offsets: (C) added to the logits, except for rows without any known feature; see
-                ``ownbert.views.blending.blend``.
-        """
+        """(N, C) logits of N rows. Offsets (C) are added, except for rows without any known
+        feature."""
         return self.answers(rows, offsets)[0]
 
     def answers(
@@ -81,32 +67,20 @@ class Members:
                 m.scores(rows) if isinstance(m, Networks) else m.scores(texts) for m in models
             ]
             scores.append(np.mean(logits, axis=0))
-            pairs = zip(models, logits, strict=True)
-            unknown.append(np.all([_knows_nothing(*pair) for pair in pairs], axis=0))
+            # Only linear models may know no feature of a row.
+            without = [
+                m.model.knows_nothing(x) if isinstance(m, LinearView) else np.zeros(len(x), bool)
+                for m, x in zip(models, logits, strict=True)
+            ]
+            unknown.append(np.all(without, axis=0))
         without = rows_without_features(self._weights, unknown)
         return blend(scores, self._weights, offsets, unknown), without
-
-    @property
-    def networks(self) -> list[Networks]:
-        """The members that are networks."""
-        return [one for models in self.models for one in models if isinstance(one, Networks)]
-
-
-def _knows_nothing(model: Networks | LinearView | FrozenProbe, scores: np.ndarray) -> np.ndarray:
-    """(N) whether a model is linear and knows no feature of the rows with these scores (N, C)."""
-    if isinstance(model, LinearView):
-        return model.model.knows_nothing(scores)
-    return np.zeros(len(scores), dtype=bool)
 
 
 def score_until(
     scorer: Callable[[Sequence[Row]], np.ndarray], rows: Iterable[Row], seconds: float
 ) -> np.ndarray:
-    """(n, C) logits of the first n rows, as many as the time permits.
-
-    Raises:
-        OutOfTime: the time limit has passed.
-    """
+    """(n, C) logits of the first n rows, as many as the time permits."""
     start, scores, rest = clock_seconds(), [], iter(rows)
     while block := list(islice(rest, _SMALL_BLOCK)):
         check_time()
@@ -117,11 +91,7 @@ def score_until(
 
 
 def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
-    """(N, C) logits of any number of rows, in blocks that fit in memory.
-
-    Raises:
-        OutOfTime: the time limit has passed, if there is one.
-    """
+    """(N, C) logits of any number of rows, in blocks that fit in memory."""
     scores = []
     for block in blocks(rows, rows=_BLOCK, size=characters):
         check_time()
@@ -137,18 +107,8 @@ def all_raws(opened: Opened, rows: Sequence[Row]) -> np.ndarray:
 class OpenedBlend(Opened):
     """A ``fit`` folder: several models whose weighted logits are added.
 
-    Args:
-        folder: the opened folder.
-        blend: blend of the folder.
-        compute: device, precision (settled) and engine of the networks.
-        described: networks that have been read already, by folder.
-
     Attributes:
-        seen: number of rows so far.
-        without_features: number of rows so far without any known feature.
-
-    Raises:
-        InputError: the folder cannot be used.
+        seen, without_features: numbers of rows so far, and of those without any known feature.
     """
 
     def __init__(
@@ -163,17 +123,17 @@ class OpenedBlend(Opened):
         self.scores = Members(folder, blend.members, compute, described)
         paths = [folder / path for member in blend.members for path in member.folders]
         self.members = list(dict.fromkeys([folder, *paths]))
-        self.networks = self.scores.networks
+        models = [model for of_member in self.scores.models for model in of_member]
+        self.networks = [model for model in models if isinstance(model, Networks)]
         self.engines = [choice for network in self.networks for choice in network.engines]
         self.seen = self.without_features = 0
-        for models, member in zip(self.scores.models, blend.members, strict=True):
-            self._check(models, member)
-        self.probes = [
-            m.embedder for each in self.scores.models for m in each if isinstance(m, FrozenProbe)
-        ]
+        for of_member, member in zip(self.scores.models, blend.members, strict=True):
+            self._check(of_member, member)
+        self.probes = [model.embedder for model in models if isinstance(model, FrozenProbe)]
         for probe in self.probes:  # forget the words of the checks
             probe.unknown = UnknownWords(probe.tokenizer)
-        self.tokenizer = next((one.tokenizer for one in (*self.networks, *self.probes)), None)
+        readers = (*self.networks, *self.probes)
+        self.tokenizer = next((reader.tokenizer for reader in readers), None)
         if compute.engine not in (None, AUTO, TORCH) and not self.engines:
             raise InputError(
                 "{folder} has no network for {engine}; omit it",
@@ -186,10 +146,10 @@ class OpenedBlend(Opened):
         task, size = self.task, len(self.task.labels)
         texts = ("a",) * (2 if task.pair else 1)  # pyright: ignore
 
-        def fits(one: Any) -> bool:
-            if isinstance(one, Networks):
-                return one.task.name == task.name and [*one.task.labels] == [*task.labels]
-            return one.scores([texts]).shape == (1, size)
+        def fits(model: Any) -> bool:
+            if isinstance(model, Networks):
+                return model.task.name == task.name and [*model.task.labels] == [*task.labels]
+            return model.scores([texts]).shape == (1, size)
 
         try:
             right = all(map(fits, models))

@@ -15,8 +15,7 @@ from ownbert.checks import between
 from ownbert.exceptions import InputError, named_repr, other_names
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
-from ownbert.inference.chosen_thresholds import with_thresholds
-from ownbert.inference.doubts import Doubts, output_rows
+from ownbert.inference.decisions import Doubts, output_rows, with_thresholds
 from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, characters, given_rows, read_labelled_rows
@@ -451,9 +450,9 @@ class Predictor:
 
 
 def output_options(
-    top_k: int | None,
-    threshold: Any,
-    probabilities: bool,
+    top_k: int | None = DEFAULT,
+    threshold: Any = None,
+    probabilities: bool = False,
     unknown: float | None = None,
     coverage: float | None = None,
     keep: str | Sequence[str] | None = None,
@@ -462,26 +461,21 @@ def output_options(
     top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
     if top is not None:
         between(1, limits.VOCABULARY, "[]")("--top", top)
-    score, thresholds = _scores_and_labels(threshold)
+    score = thresholds = None  # the minimum score of predictions; thresholds of labels, as text
+    if isinstance(threshold, Mapping):
+        thresholds = json.dumps({str(k): str(v) for k, v in threshold.items()})
+    elif threshold is not None:
+        try:
+            score = float(threshold)
+        except ValueError:
+            thresholds = str(threshold)
+        else:
+            between(0, 1, "[]")("--threshold", score)
     for name, share in (("unknown", unknown), ("coverage", coverage)):
         if share is not None:
             between(0, 1)(f"--{name}", share)
     columns = (keep,) if isinstance(keep, str) else tuple(keep or ())
     return OutputOptions(top, score, probabilities, unknown, coverage, columns, thresholds)
-
-
-def _scores_and_labels(threshold: Any) -> tuple[float | None, str | None]:
-    """The minimum score of predictions, or the thresholds of labels as text."""
-    if threshold is None:
-        return None, None
-    if isinstance(threshold, Mapping):
-        return None, json.dumps({str(k): str(v) for k, v in threshold.items()})
-    try:
-        score = float(threshold)
-    except ValueError:
-        return None, str(threshold)
-    between(0, 1, "[]")("--threshold", score)
-    return score, None
 
 
 def _refuse_options_of_pipelines(given: Mapping[str, Any]) -> None:

@@ -1,53 +1,40 @@
 """Prediction and evaluation on files."""
 
-import contextlib
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ownbert.corpus.documents import fingerprint
 from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
-from ownbert.files.json_files import read_json, read_yaml, require_json_name, write_json
-from ownbert.files.resumable_file import first_read, made_for
+from ownbert.files.resumable_file import first_read
 from ownbert.files.text_files import open_text
-from ownbert.hub import model_folder
-from ownbert.inference.chance import chance_warning
-from ownbert.inference.chosen_thresholds import decides, save_thresholds, with_thresholds
-from ownbert.inference.doubts import Doubts, measure, output_rows
+from ownbert.inference.decisions import Doubts, decides, output_rows, with_thresholds
 from ownbert.inference.engines import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import (
-    Networks,
     Opened,
     characters,
-    decide_all,
-    given_rows,
-    read_labelled_rows,
     refuse_missing,
 )
 from ownbert.inference.pipeline import Predictor, output_options
-from ownbert.inference.prediction_writer import PredictionWriter, arrow_table, require_rows_name
+from ownbert.inference.row_files import RowJob, arrow_table, require_rows_name
 from ownbert.inference.shards import DealtRows, part_of
 from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
-from ownbert.run.file_names import RECIPE
-from ownbert.tables.columns import ColumnNames, find_columns, kept_columns
+from ownbert.tables.columns import ColumnNames, kept_columns
 from ownbert.tables.columns import id_column as id_column_of
 from ownbert.tables.tables import columns as columns_of
 from ownbert.tables.tables import is_known, kind_of, read_values
 from ownbert.tables.texts_or_files import text_or_file
-from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, needs_table, with_columns
-from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
+from ownbert.tasks.task import DEFAULT
 
-_UNUSED_CALIBRATION = Message(
+UNUSED_CALIBRATION = Message(
     "{--calibrate} requires {--unknown}, {--coverage} or a {--threshold} such as yes=recall:0.9"
 )
 # Options that are recorded even if they are not given, as in files of earlier versions.
@@ -151,7 +138,7 @@ def predict(
         )
         say_each((*opened.notes(), *opened.warnings()), say)
         return result
-    row_predictions = RowPredictions(
+    predictions = RowPredictions(
         opened,
         data,
         columns=columns,
@@ -160,14 +147,11 @@ def predict(
         calibrate=calibrate,
         say=say,
     )
-    identity = made_for(Path(data), row_predictions.depends_on()) if in_file else None
-    rows = first_read(row_predictions.blocks)
+    predictions.blocks = first_read(predictions.blocks)
     say_each(opened.notes(), say)
-    count = PredictionWriter(output, identity, resume=resume).fill(
-        rows, row_predictions.predict, progress
-    )
-    if dealt is not None:
-        dealt.write_manifest(output, row_predictions.depends_on())
+    sources: Any = Path(data) if in_file else [None]
+    count = predictions.write(output, sources, resume=resume, progress=progress)
+    dealt.write_manifest(output, predictions.depends_on)
     say_each(opened.warnings(), say)
     return count
 
@@ -186,24 +170,16 @@ def count_rows(data: Any) -> int | None:
         return None
 
 
-class RowPredictions:
+class RowPredictions(RowJob):
     """Rows of any input of the task, and their predictions as rows of a file.
 
     Args:
-        opened: the opened folder.
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
             are passed to ``read``.
         columns: columns named by the user.
         options: contents of the output rows.
-        dealt: selects the rows of a shard; None: predict all rows.
+        dealt: selects the rows of a shard.
         calibrate, say: see ``held_out_of``.
-
-    Attributes:
-        blocks: blocks of rows.
-        compute: that of the opened folder.
-
-    Raises:
-        InputError: the task lacks the options.
     """
 
     def __init__(
@@ -219,17 +195,17 @@ class RowPredictions:
     ) -> None:
         opened.task.refuse_output_options(options)
         if calibrate is not None and not options.calibrated:
-            raise InputError(_UNUSED_CALIBRATION)
+            raise InputError(UNUSED_CALIBRATION)
         if calibrate is not None:
-            _calibrate(opened, calibrate, say, options)
+            from ownbert.inference.calibrate import held_out_of  # imports torch
+
+            held_out_of(opened, calibrate, say, options)
         if options.thresholds is not None:
             opened = with_thresholds(opened, options.thresholds, say)
         self.opened, self.compute, task = opened, opened.compute, opened.task
-        self._doubts = None
-        if options.abstains:
-            self._doubts = Doubts(opened, options, say)
+        self._doubts = Doubts(opened, options, say) if options.abstains else None
         self._options, self._columns = options, columns
-        self._dealt = dealt
+        self._dealt = dealt or DealtRows(None)
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError("{folder} reads images: give files or folders of them", opened.folder)
         self._renamed: set[str] = set()  # kept columns with other names
@@ -241,12 +217,13 @@ class RowPredictions:
         task = self.opened.task
         source = task.source(data, name="the input", labelled=False)
         if self._columns.id is not None:
-            _require_ids(task, source, self._columns.id)
+            if task.reads_arrays:
+                raise InputError("{--id-column} is for tables, and {name} reads images", task.name)
+            id_column_of(source, named=self._columns.id)
         rows = task.stream(source)
         if self._options.keep:
             rows = self._with_kept(rows, data, source)
-        if self._dealt is not None:
-            rows = self._dealt.take(rows, lambda row: [row.texts, task.identity(row)])
+        rows = self._dealt.take(rows, lambda row: [row.texts, task.identity(row)])
         return blocks(islice(rows, skip, None), size=characters)
 
     def _with_kept(self, rows: Iterator[Row], data: Any, source: Any) -> Iterator[Row]:
@@ -269,8 +246,8 @@ class RowPredictions:
                 task.name,
             )
 
-    def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
-        """Output rows: the ids or texts of the rows, and their predictions."""
+    def rows(self, block: Sequence[Row]) -> list[dict[str, Any]]:
+        """The ids or texts of the rows, the columns to keep, and their predictions."""
         task = self.opened.task
         outputs, records = output_rows(self.opened, block, self._options, self._doubts), []
         for output, row in zip(outputs, block, strict=True):
@@ -303,25 +280,14 @@ class RowPredictions:
             found[new] = value
         return found
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for block in self.blocks:
-            yield from self.predict(block)
-
     def warnings(self) -> Iterator[str]:
         """Warnings about the rows so far."""
         return self.opened.warnings()
 
     def table(self, source: Any, before: int) -> Any:
-        """Predict a part of an input.
-
-        Args:
-            source: a file or a table.
-            before: number of leading rows that do not belong to the part.
-
-        Returns:
-            A pyarrow.Table.
-        """
-        rows = [row for block in self.read(source, before) for row in self.predict(block)]
+        """Predict a part of a file or table, after ``before`` leading rows that do not belong to
+        it, as a pyarrow.Table."""
+        rows = [row for block in self.read(source, before) for row in self.rows(block)]
         return arrow_table(rows, source)
 
     def depends_on(self) -> dict[str, Any]:
@@ -339,162 +305,3 @@ class RowPredictions:
             **({} if self._options.thresholds is None else {"decides": decides(opened.task)}),
             **({} if self._doubts is None else {"held_out": self._doubts.identity}),
         }
-
-
-def _calibrate(opened: Opened, rows: Any, say: Say | None, options: OutputOptions) -> None:
-    from ownbert.inference.calibrate import held_out_of  # imports torch
-
-    held_out_of(opened, rows, say, options)
-
-
-def _require_ids(task: Task, source: Any, name: str) -> None:
-    """Raise ``InputError`` unless the input is a table with this column."""
-    if task.reads_arrays:
-        raise InputError("{--id-column} is for tables, and {name} reads images", task.name)
-    id_column_of(source, named=name)
-
-
-@reads_encoding
-@in_float32
-def evaluate(
-    folder: str | Path,
-    data: Any,
-    labels: Any = None,
-    *,
-    output: str | Path | None = None,
-    text_column: str | None = None,
-    second_column: str | None = None,
-    label_column: str | None = None,
-    encoding: str | None = None,
-    device: str = "auto",
-    precision: str | None = None,
-    network: bool = False,
-    unknown: float | None = None,
-    coverage: float | None = None,
-    calibrate: Any = None,
-    out_of_scope: Any = None,
-    positive: str | None = None,
-    threshold: Any = None,
-    save_threshold: bool = False,
-    skip_unlabelled: bool = False,
-    progress: Progress | None = None,
-    say: Say | None = None,
-) -> Scores:
-    """Compute metrics of a model folder on labelled rows.
-
-    A folder that was not fine-tuned for a task is evaluated on pairs of texts with similarity
-    scores: the correlation of these with the cosine similarities of ``Embedder`` vectors.
-
-    Args:
-        folder: folder of a fine-tuned model, an ensemble or a blend.
-        data: a file, or rows in memory: a DataFrame, a datasets.Dataset, a list of mappings, a
-            mapping of columns, (texts, labels), a list of (text, label); for "image" also a folder
-            or (images, labels).
-        labels: labels of the rows if ``data`` contains only texts or images.
-        output: file to write the metrics to, as JSON.
-        text_column, second_column, label_column: columns of the rows; by default as in training.
-        encoding: encoding of text files; by default UTF-8.
-        device: see ``Compute``.
-        precision: see ``predict``.
-        network: use only the network of a ``fit`` folder.
-        unknown, coverage, calibrate: see ``predict``; adds the rejection rate, the accuracy on the
-            other rows, and the coverage and size of label sets to the metrics.
-        out_of_scope: texts that have none of the labels, a file or rows in memory; with
-            ``unknown``, adds the detection quality to the metrics.
-        positive: the label that f1, roc_auc and average_precision are about; by default that of
-            training, see ``ownbert finetune classify``.
-        threshold: thresholds of labels, see ``Predictor``.
-        save_threshold: whether to store them in the folder, so that every command uses them.
-        skip_unlabelled: leave out rows without a label or number, with a warning; a folder that was
-            trained with it always does.
-        progress: called with the number of rows so far.
-        say: called with notes and warnings.
-
-    Raises:
-        InputError: a row cannot be read, or has an unknown label; the message has its line.
-    """
-    options = output_options(DEFAULT, threshold, False, unknown, coverage)
-    given = options.threshold if options.thresholds is None else options.thresholds
-    if save_threshold and given is None:
-        raise InputError("{--save-threshold} requires {--threshold}")
-    if out_of_scope is not None and unknown is None:
-        raise InputError(
-            "{--out-of-scope} requires {--unknown}; give the share that may be unknown"
-        )
-    if calibrate is not None and not options.calibrated:
-        raise InputError(_UNUSED_CALIBRATION)
-    columns = ColumnNames(text_column, second_column, label_column)
-    data = given_rows(data, labels)
-    refuse_same([folder, data], output)
-    if output is not None:
-        require_json_name(output)
-    compute = Compute(device, precision, network=network)
-    try:
-        predictor = open_folder(folder, compute, columns=columns)
-    except NoTaskHead as error:
-        similarity, described = _similarity(folder, data, columns), [error.description]
-        if similarity is None:
-            raise
-        settled = compute.settled(described)
-        predictor = Networks(model_folder(folder), described, settled, task=similarity)
-    if calibrate is not None:
-        _calibrate(predictor, calibrate, say, options)
-    if given is not None:
-        predictor = with_thresholds(predictor, given, say)
-    task = predictor.task
-    if positive is not None:
-        if not isinstance(task, SingleLabelTask):
-            raise InputError("{--positive} does not apply to {name}", task.name)
-        task.name_positive(positive)
-    rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
-    say_each((f"note: {line}" for line in task.notes_on_rows()), say)
-    say_each(predictor.notes(), say)
-    if say is not None and has_learnt_from(predictor.folder, data):
-        say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
-    doubts = Doubts(predictor, options, say) if options.abstains else None
-    outside = []
-    if out_of_scope is not None:
-        outside = list(task.stream(task.source(out_of_scope, labelled=False)))
-    decided = decide_all(predictor, rows, progress)
-    scores = task.score(rows, decided)
-    if warning := chance_warning(task, rows, decided, scores.values):
-        scores = replace(scores, warnings=(*scores.warnings, warning))
-    if doubts is not None:
-        values = {**scores.values, **measure(predictor, doubts, rows, decided, outside)}
-        scores = replace(scores, values=values)
-    say_each((*predictor.warnings(), *scores.warnings), say)
-    if output is not None:
-        write_json(output, scores.as_json())
-    if save_threshold:
-        save_thresholds(predictor)
-        say_each(
-            (f"note: stored in {predictor.folder}; its card and report name the one of training",),
-            say,
-        )
-    return scores
-
-
-def has_learnt_from(folder: Path, data: Any) -> bool:
-    """Whether a folder was trained on a file: compared by content for ``fit``, and by the name in
-    the recipe for ``finetune``."""
-    if not isinstance(data, str | os.PathLike) or not Path(data).is_file():
-        return False
-    with contextlib.suppress(InputError, OSError, LookupError, TypeError, AttributeError):
-        state = read_json(folder / "fit.json", missing={})
-        digest = fingerprint([data])[0]["sha256"] if state else ""
-        if state and digest == state["identity"]["files"][0]["sha256"]:
-            return True
-        recipe = folder / RECIPE
-        train = read_yaml(recipe)["data"]["train"] if recipe.exists() else None
-        return bool(train) and Path(train).exists() and os.path.samefile(train, data)
-    return False
-
-
-def _similarity(folder: str | Path, data: Any, columns: ColumnNames) -> Task | None:
-    """The task for a folder without a task head if the rows are pairs of texts with scores."""
-    task = untrained_similarity(folder, columns)
-    try:
-        found = find_columns(task.source(data, labelled=True), task.column_specs, columns)
-    except InputError:
-        return None
-    return task if {"second", "label"} <= found.keys() else None

@@ -47,18 +47,18 @@ _KEYS = checks.record(
 
 @dataclass(frozen=True)
 class RowSummary:
-    """Counts of words and labels, and quantiles.
+    """Counts of words and labels, and percentiles.
 
     Args:
         rows: number of rows N.
         kind: how texts are split into words (``KINDS``).
-        lengths: percentiles of the number of words per text.
+        lengths: numbers of words per text.
         words: number of texts with each word, for words in five texts or more.
-        rare: mean share of a text's words that are not among ``words``.
-        rare_deviation: standard deviation of this share over the texts.
+        rare, rare_deviation: mean share of a text's words that are not among ``words``, and its
+            standard deviation over the texts.
         labels: number of rows (for tags: of words) with each label.
-        numbers: percentiles of the targets or predictions, if they are numbers.
-        confidence: percentiles of the score of the prediction, if there are predictions.
+        numbers: targets or predictions, if they are numbers.
+        confidence: scores of the predictions, if there are any.
         outcomes: number of rows with targets or predictions, if not all rows have them.
     """
 
@@ -79,11 +79,7 @@ class RowSummary:
 
     @classmethod
     def read(cls, folder: Path) -> "RowSummary | None":
-        """The summary of a model folder; None if there is none.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """The summary of a model folder; None if there is none."""
         values = read_json(folder / TRAINING_ROWS, missing={}, check=_KEYS)
         of_summary = {name: value for name, value in values.items() if name != "format"}
         return cls(**of_summary) if of_summary else None
@@ -96,11 +92,9 @@ def summarise(
     scores: Sequence[float] = (),
     like: RowSummary | None = None,
 ) -> RowSummary:
-    """Summarise rows.
+    """Summarise one or more rows of a task.
 
     Args:
-        task: their task.
-        rows: the rows, at least one.
         outcomes: target or prediction of each row: a label, several, a number or several.
         scores: score of each prediction, if there are any.
         like: summary whose kind of text and words are used; None: those of the rows.
@@ -148,12 +142,8 @@ def write_training_rows(
 ) -> None:
     """Write the summary of training rows into the folder of their model.
 
-    Args:
-        task: their task.
-        rows: the rows, at least one.
-        folder: the folder.
-        predictions: predictions for held-out rows, which those for new rows are compared with: a
-            model may predict some labels more often than they are. None: the targets of the rows.
+    ``predictions`` for held-out rows are what those for new rows are compared with, because a model
+    may predict some labels more often than they are. None: the targets of the rows.
     """
     outcomes = [row.target for row in rows] if predictions is None else predictions
     summarise(task, rows, outcomes if task.name in OUTCOMES else ()).write(folder)

@@ -1,10 +1,12 @@
 """Surprisal of texts under a masked language model (pseudo-log-likelihoods of their tokens), and
-anomaly scores relative to normal texts.
+anomaly scores relative to normal texts, whose profile is kept in a small file.
 
-n: tokens of a text.
+N texts, n tokens of a text, P parts of a score.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,24 +17,25 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.batches.example import Example
-from ownbert.checkpoint.model_files import model_checksums
+from ownbert.checkpoint.model_files import model_checksums, weights_checksums
 from ownbert.checks import between
 from ownbert.exceptions import InputError, named_repr
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
+from ownbert.files.npz_files import open_npz
 from ownbert.files.resumable_file import first_read, made_for, require_identity
-from ownbert.files.writing import checksum
+from ownbert.files.writing import atomic_path, checksum
 from ownbert.hub import PREFIX, model_folder
 from ownbert.inference.engines import Progress, Say, say_each
 from ownbert.inference.fill_mask import Filler, masked_example
-from ownbert.inference.normal_profile import MOST_ROWS, NORMAL, NormalProfile
-from ownbert.inference.prediction_writer import PredictionWriter, require_rows_name
+from ownbert.inference.row_files import RowJob, require_rows_name
 from ownbert.inference.shards import DealtRows, part_of
 from ownbert.inference.vector_files import Record, as_inputs, records_of, sources_of
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.row_network import blocks
 from ownbert.tasks.text_input import UnknownWords
+from ownbert.views.normal_counts import NormalCounts
 
 FALSE_ALARMS = 0.01
 # Default number of passes over a text: every 6th token is masked, similar to pretraining.
@@ -196,26 +199,22 @@ class Scorer:
         """Score a text, or a list of texts in their order, as ``ScoredText``."""
         if isinstance(texts, str):
             return self([texts])[0]
-        read = self._read(texts)
+        read, profile = self._read(texts), self.profile
         means = [_mean(values) for _, _, values in read]
-        scores, flags, reasons = means, [None] * len(means), [()] * len(means)
-        if self.profile is not None and read:
-            plain = np.array([mean or 0.0 for mean in means])
-            weighed, nearest = self.profile.parts([tokens for tokens, _, _ in read], plain)
-            scores = weighed.sum(1).tolist()
-            flags = [score > self.profile.threshold for score in scores]
-            reasons = [
-                tuple(self.profile.reasons(tokens, values, parts, near))
-                for (tokens, _, values), parts, near in zip(
-                    read, weighed, nearest.tolist(), strict=True
-                )
-            ]
-        return [
-            ScoredText(text, score, flag, reason, mean, tokens, spans, tuple(values.tolist()))
-            for text, score, flag, reason, mean, (tokens, spans, values) in zip(
-                texts, scores, flags, reasons, means, read, strict=True
-            )
+        scored = [
+            ScoredText(text, mean, None, (), mean, tokens, spans, tuple(values.tolist()))
+            for text, mean, (tokens, spans, values) in zip(texts, means, read, strict=True)
         ]
+        if profile is None or not read:
+            return scored
+        plain = np.array([mean or 0.0 for mean in means])
+        weighed, nearest = profile.parts([tokens for tokens, _, _ in read], plain)
+        scores = weighed.sum(1).tolist()
+        for i, (tokens, _, values) in enumerate(read):
+            reasons = tuple(profile.reasons(tokens, values, weighed[i], int(nearest[i])))
+            flag = scores[i] > profile.threshold
+            scored[i] = replace(scored[i], score=scores[i], flag=flag, reasons=reasons)
+        return scored
 
     def _read(self, texts: Sequence[str]) -> list[Any]:
         """The tokens of each text with their character spans and surprisals."""
@@ -234,28 +233,18 @@ class Scorer:
         return [results[text] for text in texts]
 
 
-class ScoredRows:
+class ScoredRows(RowJob):
     """Texts and their scores as rows of a file.
 
     Args:
-        folder: model folder.
         texts: files, folders or globs, or texts in memory; None: only fit ``normal``.
-        columns: columns of the text and of ids.
-        normal: normal texts; a profile is fitted to them and saved in the folder before the
-            first text is scored.
-        false_alarms: share of normal texts that may be flagged.
+        normal: normal texts; a profile is fitted to them and saved in the folder before the first
+            text is scored.
         tokens: whether rows include the tokens with their surprisals.
-        dealt: selects the texts of a shard; None: score all texts.
         progress: called with the number of normal texts so far.
         say: called with notes and, after the last text, with a warning if many words are unknown.
         each: called with each scored text.
         options: options of ``Scorer``.
-
-    Attributes:
-        blocks: blocks of ids and texts.
-
-    Raises:
-        InputError: a file cannot be read, or the folder cannot be used.
     """
 
     def __init__(
@@ -294,8 +283,8 @@ class ScoredRows:
             if texts is None:
                 self._warn()
 
-    def _to_end(self, each: Iterator[list[Record]]) -> Iterator[list[Record]]:
-        yield from each
+    def _to_end(self, blocks: Iterator[list[Record]]) -> Iterator[list[Record]]:
+        yield from blocks
         self._warn()
 
     def _warn(self) -> None:
@@ -303,48 +292,40 @@ class ScoredRows:
 
     def scored(self, block: Sequence[Record]) -> list[ScoredText]:
         """Score a block of texts."""
-        scored_texts = [
-            replace(one, id=id)
-            for (id, _), one in zip(block, self.scorer([text for _, text in block]), strict=True)
-        ]
+        texts = self.scorer([text for _, text in block])
+        texts = [replace(text, id=id) for (id, _), text in zip(block, texts, strict=True)]
         if self._each is not None:
-            for one in scored_texts:
-                self._each(one)
-        return scored_texts
+            for text in texts:
+                self._each(text)
+        return texts
 
     def rows(self, block: Sequence[Record]) -> list[dict[str, Any]]:
         """The output rows of a block."""
-        output_rows = []
-        for (id, text), one in zip(block, self.scored(block), strict=True):
-            row = {"text": text, **one.as_row(tokens=self.tokens)}
-            if self.columns.id in row:
+        name, output_rows = self.columns.id, []
+        for scored in self.scored(block):
+            row = {"text": scored.text, **scored.as_row(tokens=self.tokens)}
+            if name in row:
                 raise InputError(
-                    "the id column {id!r} has the same name as a column of the output",
-                    self.columns.id,
+                    "the id column {id!r} has the same name as a column of the output", name
                 )
-            output_rows.append(row if self.columns.id is None else {self.columns.id: id, **row})
+            output_rows.append(row if name is None else {name: scored.id, **row})
         return output_rows
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for block in self.blocks:
-            yield from self.rows(block)
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the texts that the rows depend on."""
         scorer, profile = self.scorer, self.scorer.profile
-        options = {
-            "passes": scorer.passes,
-            "false_alarms": None if profile is None else profile.false_alarms,
-            "normal": None if profile is None else checksum(scorer.folder / NORMAL),
-            "tokens": self.tokens,
-            "engine": scorer.filler.engine.name,
-        }
         return {
             "format": 1,
             "model": model_checksums(scorer.folder),
             "columns": {"text": self.columns.text, "id": self.columns.id},
             "precision": "float32",
-            "options": options,
+            "options": {
+                "passes": scorer.passes,
+                "false_alarms": None if profile is None else profile.false_alarms,
+                "normal": None if profile is None else checksum(scorer.folder / NORMAL),
+                "tokens": self.tokens,
+                "engine": scorer.filler.engine.name,
+            },
         }
 
 
@@ -409,10 +390,8 @@ def score(
     refuse_same([folder, *sources], output)
     require_identity(made_for(sources, {}), resume=resume)
     scored_rows = ScoredRows(folder, inputs, dealt=dealt, **options)
-    writer = PredictionWriter(output, made_for(sources, scored_rows.depends_on()), resume=resume)
-    count = writer.fill(scored_rows.blocks, scored_rows.rows, progress)
-    if dealt is not None:
-        dealt.write_manifest(output, scored_rows.depends_on())
+    count = scored_rows.write(output, sources, resume=resume, progress=progress)
+    dealt.write_manifest(output, scored_rows.depends_on)
     return count
 
 
@@ -437,18 +416,11 @@ def drawn(texts: Iterable[Any], most: int) -> tuple[list[Any], int]:
 def surprisals(
     filler: Filler, texts: Sequence[np.ndarray], passes: int | None = PASSES
 ) -> list[np.ndarray]:
-    """Compute -ln p of each token of texts, given the others.
+    """Compute -ln p of each token of texts, given the others: float32 (n) each, in nats.
 
-    Each token is masked once: in each of ``passes`` passes every ``passes``-th token is masked.
-    Texts longer than the model's limit are split into windows of equal length.
-
-    Args:
-        filler: the model.
-        texts: ids (n) without special tokens.
-        passes: number of passes; None: mask one token per pass, the exact pseudo-log-likelihood.
-
-    Returns:
-        float32 (n) for each text, in nats.
+    Each token is masked once: in each of ``passes`` passes every ``passes``-th token is masked;
+    None: mask one token per pass, the exact pseudo-log-likelihood. Texts (ids without special
+    tokens) longer than the model's limit are split into windows of equal length.
 
     Source: Salazar et al. 2020, Masked Language Model Scoring, equation 1.
     """
@@ -477,11 +449,178 @@ def surprisals(
 
 def _masked(filler: Filler, ids: np.ndarray, first: int, step: int) -> Example:
     """A window in which every ``step``-th token from ``first`` on is masked."""
-    tokenizer = filler.tokenizer
+    tokenizer, input_format = filler.tokenizer, filler.tokenizer.input_format
     positions = np.arange(first, len(ids), step)
     masked = np.array(ids, dtype=np.int64)
     masked[positions] = tokenizer.mask_id
-    input_format = tokenizer.input_format
     example = masked_example(input_format.one(masked.tolist()), tokenizer)
     places, masked_ids = positions + input_format.before, np.asarray(ids[positions], np.int64)
     return replace(example, masked_positions=places, masked_ids=masked_ids, order=0 * positions)
+
+
+NORMAL = "normal.npz"
+# The parts of a score. Beyond the range of normal rows a part grows exponentially with the mean
+# excess of their top 5% as its scale, or with this scale if larger: many normal rows have equal
+# values.
+PARTS = {"surprisal": 0.05, "counts": 0.01, "unseen": 1.0, "order": 0.01, "length": 0.05}
+# Tolerances for these parts and for a score: values of a text differ slightly between batches.
+_PART_TOLERANCE, _SCORE_TOLERANCE = 0.02, 0.01
+# Maximum and minimum number of normal rows.
+MOST_ROWS, _FEWEST = 20_000, 20
+_FOLDS, _UPPER = 5, 0.05
+_FORMAT = 1
+# Tokens named in a reason.
+_NAMED = 5
+_FIT_AGAIN = "fit it again: ownbert score FOLDER --normal FILE"
+
+
+class NormalProfile:
+    """The parts of normal rows' scores, and the threshold for flagging a text.
+
+    Args:
+        counts: token statistics of normal rows.
+        normal: float32 (N, P) parts of normal rows, each compared with other rows.
+        false_alarms: share of normal rows that are flagged.
+        passes: number of passes of the surprisal.
+    """
+
+    def __init__(
+        self, counts: NormalCounts, normal: np.ndarray, false_alarms: float, passes: int | None
+    ) -> None:
+        between(0, 1)("false_alarms", false_alarms)
+        needed = max(_FEWEST, math.ceil(1 / false_alarms - 1e-9))
+        if len(normal) < needed:
+            raise InputError(
+                "{count:,} normal rows are too few for a false-alarm rate of {false_alarms:g}; "
+                "it needs {needed:,} or more",
+                len(normal),
+                false_alarms,
+                needed,
+            )
+        self.counts, self.normal, self.passes = counts, normal, passes
+        self.false_alarms = false_alarms
+        self._sorted = np.sort(normal, axis=0).astype(np.float64)
+        sums = np.sort(self.weighed(normal).sum(1))
+        place = math.ceil((len(sums) + 1) * (1 - false_alarms))
+        self.threshold = float(sums[min(place, len(sums)) - 1]) + _SCORE_TOLERANCE
+
+    @classmethod
+    def fit(
+        cls,
+        texts: Sequence[Sequence[str]],
+        surprisal: np.ndarray,
+        *,
+        false_alarms: float,
+        passes: int | None,
+    ) -> "NormalProfile":
+        """Fit a profile to N normal texts, tokenised, with mean surprisals (N).
+
+        Parts are computed by 5-fold cross-validation, so that they are those of unseen rows; the
+        profile keeps all rows.
+        """
+        fold = np.random.default_rng(0).permutation(len(texts)) % _FOLDS
+        normal = np.zeros((len(texts), len(PARTS)), dtype=np.float32)
+        for number in range(_FOLDS if len(texts) >= _FEWEST else 0):
+            others, own = (
+                [text for text, n in zip(texts, fold, strict=True) if (n == number) == inside]
+                for inside in (False, True)
+            )
+            place = fold == number
+            normal[place], _ = _parts(NormalCounts.fit(others), own, surprisal[place])
+        counts = NormalCounts.fit(texts if len(texts) else [()])
+        return cls(counts, normal, false_alarms, passes)
+
+    def parts(
+        self, texts: Sequence[Sequence[str]], surprisal: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The weighted parts (N, P) of tokenised texts, which sum to the score, and the index of
+        the nearest normal row (N)."""
+        parts, nearest = _parts(self.counts, texts, surprisal)
+        return self.weighed(parts), nearest
+
+    def weighed(self, parts: np.ndarray) -> np.ndarray:
+        """-ln of the share of normal rows with an equal or larger part: float64 (N, P).
+
+        This puts the parts on one scale, and their sum is Fisher's method. Above the 95th
+        percentile of normal rows, an exponential tail is assumed where it gives more.
+        """
+        count, weights = len(self._sorted), np.empty(parts.shape)
+        for column, floor in enumerate(PARTS.values()):
+            sorted_values, x = self._sorted[:, column], parts[:, column].astype(np.float64)
+            same = _PART_TOLERANCE * floor
+            larger = count - np.searchsorted(sorted_values, x - same, side="left")
+            upper = sorted_values[int((1 - _UPPER) * (count - 1))]
+            excess = sorted_values[sorted_values > upper + same] - upper
+            scale = max(floor, excess.mean() if len(excess) else 0.0)
+            tail = np.where(x > upper + same, (x - upper) / scale - math.log(_UPPER), 0.0)
+            weights[:, column] = np.maximum(-np.log((larger + 1) / (count + 1)), tail)
+        return weights
+
+    def reasons(
+        self, text: Sequence[str], surprisals: np.ndarray, weighed: np.ndarray, nearest: int
+    ) -> list[str]:
+        """The parts that are rarer than the false alarm rate, rarest first, each with the tokens
+        that cause it."""
+        least = -math.log(max(self.false_alarms, 1 / (len(self.normal) + 1))) - 1e-9
+        names, reasons = list(PARTS), []
+        for name in (names[i] for i in np.argsort(-weighed, kind="stable") if weighed[i] >= least):
+            if name == "unseen":
+                causes: Iterable[str] = (t for t in text if not self.counts.is_seen(t))
+            elif name == "order":
+                causes = map(" ".join, self.counts.unseen_pairs(text))
+            elif name == "counts":
+                differences = self.counts.differences(text, nearest)
+                causes = (f"{token} x{own} for x{normal}" for token, own, normal in differences)
+            elif name == "surprisal":
+                order = sorted(zip(-surprisals, text, strict=True))
+                causes = (t for value, t in order if value <= order[0][0] / 2)
+            else:
+                causes = (str(len(text)),)
+            shown = list(dict.fromkeys(causes))
+            shown[_NAMED:] = ["..."] if len(shown) > _NAMED else []
+            reasons.append(f"{name}: {', '.join(shown)}" if shown else name)
+        return reasons
+
+    def save(self, folder: Path) -> None:
+        """Write the profile into its model folder."""
+        settings = {
+            "format": _FORMAT,
+            "parts": list(PARTS),
+            "false_alarms": self.false_alarms,
+            "passes": self.passes,
+            "weights": weights_checksums(folder),
+        }
+        settings_bytes = np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)
+        with atomic_path(folder / NORMAL) as path, path.open("wb") as file:
+            arrays = {"settings": settings_bytes, "normal": self.normal, **self.counts.arrays()}
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, folder: Path, false_alarms: float | None = None) -> "NormalProfile | None":
+        """Read the profile of a model folder; None if there is none.
+
+        ``false_alarms`` is the share of normal rows that may be flagged; None: as fitted.
+        """
+        path = folder / NORMAL
+        if not path.exists():
+            return None
+        with open_npz(path, _FIT_AGAIN) as stored:
+            arrays = {name: np.asarray(stored[name]) for name in stored}
+            settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
+            if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
+                raise InputError(f"{path} was written by another version of ownbert; {_FIT_AGAIN}")
+            if settings["weights"] != weights_checksums(folder):
+                raise InputError(f"{path} was fitted with other weights than these; {_FIT_AGAIN}")
+            normal = arrays["normal"]
+            if normal.ndim != 2 or normal.shape[1] != len(PARTS) or not np.isfinite(normal).all():
+                raise ValueError("parts")
+            rate = settings["false_alarms"] if false_alarms is None else false_alarms
+            return cls(NormalCounts.from_arrays(arrays), normal, rate, settings["passes"])
+
+
+def _parts(
+    counts: NormalCounts, texts: Sequence[Sequence[str]], surprisal: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The parts (N, P) of texts, and their nearest normal rows (N)."""
+    measured, nearest = counts.measured(texts)
+    return np.stack([{"surprisal": surprisal, **measured}[p] for p in PARTS], 1), nearest

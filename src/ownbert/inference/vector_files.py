@@ -1,9 +1,6 @@
 """Embeds the texts of files into a file of vectors."""
 
-import io
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +11,20 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import find_files
-from ownbert.exceptions import InputError, in_short
+from ownbert.exceptions import InputError
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.writing import atomic_path
 from ownbert.inference.embedder import Embedder, after, in_blocks
 from ownbert.inference.engines import TORCH, Compute, Progress, Say, say_each
+from ownbert.inference.row_files import (
+    VECTOR,
+    VECTOR_WRITERS,
+    Record,
+    vector_rows,
+    vector_table,
+    write_blocks,
+)
 from ownbert.inference.shards import part_of
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames, read_texts_with_ids
@@ -28,11 +33,6 @@ from ownbert.tables.texts_or_files import are_names, table_of_texts, text_or_fil
 
 # Files, folders and globs, or a table in memory.
 Inputs = str | Path | Sequence[str | Path] | MemoryTable
-# An id (None without an id column) and a text.
-Record = tuple[Any, str]
-# Writes a block of records and their vectors.
-Write = Callable[[list[Record], np.ndarray], None]
-VECTOR = "embedding"
 # Options of ``Embedder.encode`` that change vectors by rounding only.
 _NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
 # Options that change float vectors; all others produce outputs that these files cannot hold.
@@ -99,7 +99,7 @@ def embed(
         refuse_same([folder, *sources_of(inputs)], output)
     compute = Compute(device, precision, engine)
     rows = RowVectors(folder, columns, compute, max_length, options, say)
-    embedded = rows.embedded(records if dealt is None else dealt.take(records, list), progress)
+    embedded = rows.embedded(dealt.take(records, list), progress)
     if output is None:
         vectors = rows.joined([block for _, block in embedded])
         result = vectors[0] if single else vectors
@@ -107,25 +107,17 @@ def embed(
         with atomic_path(output) as temporary:
             ending, size = output.suffix.lower(), rows.size
             result = write_blocks(temporary, ending, embedded, size, id_column)
-        if dealt is not None:
-            dealt.write_manifest(output, rows.depends_on())
+        dealt.write_manifest(output, rows.depends_on)
     say_each(rows.warnings(), say)
     return result
 
 
 class RowVectors:
-    """The texts of an input and their vectors, for all outputs: memory, terminal, files and shards.
+    """The texts of an input and their vectors, for all outputs: memory, terminal, files and
+    shards.
 
-    Args:
-        folder: model folder.
-        columns: columns named by the user.
-        compute: device, precision and engine.
-        max_length: see ``Embedder``.
-        options: options of ``Embedder.encode`` that give float vectors of the model's size.
-        say: called with automatic choices: the precision, and the engine if it is auto.
-
-    Raises:
-        InputError: the folder or an option cannot be used.
+    ``options`` are those of ``Embedder.encode`` that give float vectors of the model's size;
+    ``say`` is called with automatic choices.
     """
 
     def __init__(
@@ -177,7 +169,8 @@ class RowVectors:
         """See ``RowPredictions.table``."""
         blocks = [*self.embedded(islice(records_of(source, self._columns), before, None))]
         records = [record for block, _ in blocks for record in block]
-        return arrow_table(records, self.joined([each for _, each in blocks]), self._columns.id)
+        vectors = self.joined([vectors for _, vectors in blocks])
+        return vector_table(records, vectors, self._columns.id)
 
     def depends_on(self) -> dict[str, Any]:
         """Everything but the texts that the vectors depend on."""
@@ -211,15 +204,14 @@ def embedded_rows(
     _refuse_name(columns.id)
     rows = RowVectors(folder, columns, compute, max_length, options, say)
     for block, vectors in rows.embedded(records):
-        yield from _rows(block, vectors, columns.id)
+        yield from vector_rows(block, vectors, columns.id)
     say_each(rows.warnings(), say)
 
 
 def as_inputs(inputs: Any) -> Inputs:
     """File names unchanged, rows in memory as a table."""
-    if is_table(inputs) or isinstance(inputs, Mapping):
-        return table_of(inputs, name="the input")
-    if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
+    rows = inputs if isinstance(inputs, list) else [inputs]
+    if is_table(inputs) or any(isinstance(row, Mapping) for row in rows):
         return table_of(inputs, name="the input")
     return inputs if are_names(inputs) else table_of_texts(inputs)
 
@@ -230,11 +222,7 @@ def sources_of(inputs: Inputs) -> list[Any]:
 
 
 def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
-    """Yield all texts with their ids, including empty texts: cells of columns, or lines.
-
-    Raises:
-        InputError: immediately for a name without files, while reading for other problems.
-    """
+    """Yield all texts with their ids, including empty texts: cells of columns, or lines."""
     return (
         record for source in sources_of(inputs) for record in read_texts_with_ids(source, columns)
     )
@@ -247,191 +235,11 @@ def count_texts(inputs: Inputs, columns: ColumnNames) -> int | None:
     return sum(1 for _ in records_of(inputs, columns))
 
 
-@contextmanager
-def _npy(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
-    count = 0
-    with path.open("wb") as file:
-        file.write(_header(0, size))
-
-        def write(records: list[Record], vectors: np.ndarray) -> None:
-            nonlocal count
-            count += len(vectors)
-            file.write(vectors.tobytes())
-
-        yield write
-        file.seek(0)
-        file.write(_header(count, size))
-
-
-def _header(count: int, size: int) -> bytes:
-    """The header of a .npy file, with a length that does not depend on the count."""
-    array = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
-    header = io.BytesIO()
-    # NumPy pads the header, so that the first dimension can grow.
-    np.lib.format.write_array_header_1_0(header, array)
-    return header.getvalue()
-
-
-@contextmanager
-def _jsonl(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
-    with path.open("w", encoding="utf-8") as file:
-
-        def write(records: list[Record], vectors: np.ndarray) -> None:
-            for row in _rows(records, vectors, id_column):
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-        yield write
-
-
-def _rows(
-    records: list[Record], vectors: np.ndarray, id_column: str | None
-) -> Iterator[dict[str, Any]]:
-    for (id, text), vector in zip(records, vectors, strict=True):
-        id_cell = {} if id_column is None else {id_column: id}
-        # Nine digits represent a float32 exactly.
-        yield {**id_cell, "text": text, VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
-
-
-@contextmanager
-def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
-    import pyarrow.parquet as pq
-
-    with ExitStack() as stack:
-        file: pq.ParquetWriter | None = None
-
-        def write(records: list[Record], vectors: np.ndarray) -> None:
-            nonlocal file
-            # The first block decides whether ids are numbers or texts.
-            kind = None
-            if file is not None and id_column is not None:
-                kind = file.schema.field(id_column).type
-            try:
-                table = arrow_table(records, vectors, id_column, kind)
-            except InputError as error:
-                raise InputError(f"{error}; write to a .jsonl file") from None
-            if file is None:
-                file = stack.enter_context(pq.ParquetWriter(path, table.schema))
-            file.write_table(table)
-
-        yield write
-        if file is None:  # a shard may have no rows
-            write([], np.empty((0, size), np.float32))
-
-
-def arrow_table(
-    records: Sequence[Record], vectors: np.ndarray, id_column: str | None, kind: Any = None
-) -> Any:
-    """Records and their vectors (records, D) as a pyarrow.Table.
-
-    Args:
-        records: ids and texts.
-        vectors: (records, D).
-        id_column: name of the column of ids; None: no such column.
-        kind: Arrow type of the ids; by default inferred.
-
-    Raises:
-        InputError: ids are both numbers and texts.
-    """
-    import pyarrow as pa
-
-    ids, texts = [id for id, _ in records], [text for _, text in records]
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    cells = {"text": pa.array(texts, pa.string()), VECTOR: flat}
-    if id_column is not None:
-        try:
-            cells = {id_column: pa.array(ids, kind), **cells}
-        except (pa.ArrowException, OverflowError) as error:
-            raise InputError(
-                "the ids in {id_column!r} have different types ({error})", id_column, error
-            ) from None
-    return pa.table(cells)
-
-
-_WRITERS: dict[str, Callable[[Path, str | None, int], AbstractContextManager[Write]]] = {
-    ".npy": _npy,
-    ".parquet": _parquet,
-    ".jsonl": _jsonl,
-}
-
-
-def write_blocks(
-    path: Path,
-    ending: str,
-    blocks: Iterable[tuple[list[Record], np.ndarray]],
-    size: int,
-    id_column: str | None,
-    progress: Progress = lambda count: None,
-) -> int:
-    """Write records and their vectors in the format of ``ending``; return their number.
-
-    Args:
-        path: file to write.
-        ending: .npy, .parquet or .jsonl.
-        blocks: records and their vectors (records, D).
-        size: vector size D.
-        id_column: name of the id column, if any.
-        progress: called with the number of records so far.
-    """
-    done = 0
-    with _WRITERS[ending](path, id_column, size) as write:
-        for records, vectors in blocks:
-            write(records, vectors)
-            progress(done := done + len(vectors))
-    return done
-
-
-def parquet_layout(path: Path) -> tuple[str | None, int]:
-    """The id column (or None) and the vector size of a file written by ``embed``.
-
-    Raises:
-        InputError: the file was not written by ``embed``.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError("it is not a readable parquet file") from error
-    ids = [name for name in schema.names if name not in ("text", VECTOR)]
-    if sorted(schema.names) != sorted([*ids[:1], "text", VECTOR]):
-        raise InputError("its columns are {names}, not those of embed", in_short(schema.names))
-    text, vectors = (schema.field(name).type for name in ("text", VECTOR))
-    fixed = pa.types.is_fixed_size_list(vectors) and vectors.value_type == pa.float32()
-    if text != pa.string() or not fixed:
-        raise InputError(
-            "its texts are of type {text} and its vectors {vectors}", text, in_short(str(vectors))
-        )
-    return (ids[0] if ids else None), vectors.list_size
-
-
-def parquet_rows(
-    path: Path, id_column: str | None, rows: int
-) -> Iterator[tuple[Record, np.ndarray]]:
-    """Yield the records and vectors of a file written by ``embed``, reading ``rows`` at a time.
-
-    Missing values in a vector are NaN.
-    """
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=rows):
-            texts = batch.column("text").to_pylist()
-            ids = [None] * len(texts) if id_column is None else batch.column(id_column).to_pylist()
-            column = batch.column(VECTOR)
-            if column.null_count:
-                raise InputError("{path}: a vector is missing", path)
-            vectors = column.flatten().to_numpy(zero_copy_only=False)
-            yield from zip(
-                zip(ids, texts, strict=True), vectors.reshape(len(texts), -1), strict=True
-            )
-
-
 def _refuse_output(path: Path, id_column: str | None) -> None:
     """Raise ``InputError`` for a file that cannot be written, or not with ids."""
     ending = path.suffix.lower()
-    if ending not in _WRITERS:
-        known = ", ".join(_WRITERS)
+    if ending not in VECTOR_WRITERS:
+        known = ", ".join(VECTOR_WRITERS)
         raise InputError(
             "cannot tell the file type of {path!r}; its name must end with one of {options}",
             str(path),

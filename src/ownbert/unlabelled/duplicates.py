@@ -25,7 +25,7 @@ from ownbert.files.text_files import open_text
 from ownbert.inference.embedder import in_blocks
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Compute, Progress, Say, say_each
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from ownbert.inference.vector_files import Record, RowVectors, as_inputs, sources_of
 from ownbert.language.messages import Option
 from ownbert.tables.columns import ColumnNames, id_value, read_texts_with_ids

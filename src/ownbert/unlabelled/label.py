@@ -26,7 +26,7 @@ from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Compute
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from ownbert.language import translated
 from ownbert.pages import cleaned
 from ownbert.run.file_names import REPORT

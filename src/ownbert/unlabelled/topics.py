@@ -26,7 +26,7 @@ from ownbert.files.writing import together
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Compute, Progress, Say, say_each
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.inference.row_files import PredictionWriter
 from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
 from ownbert.language import translated
 from ownbert.pages import TEXT, Page, Section, cleaned

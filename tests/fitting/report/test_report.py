@@ -28,7 +28,7 @@ from ownbert.fitting.report.headline import headline
 from ownbert.fitting.report.learning_curve import fit_learning_curve
 from ownbert.fitting.report.report import as_json, as_page, as_text, write_report
 from ownbert.fitting.report.sections import sections
-from ownbert.inference.chance import metrics_by_chance
+from ownbert.inference.evaluate import metrics_by_chance
 from ownbert.pages import cleaned
 from ownbert.tasks.metrics import LabelScore, Ranking, Scores, score_labels
 from support.fit_report import made_report

@@ -9,7 +9,7 @@ from ownbert.exceptions import InputError, fields_repr
 from ownbert.fitting.report.calibration import Calibration
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
-from ownbert.inference.chance import Chance, like_guessing
+from ownbert.inference.evaluate import Chance, like_guessing
 from ownbert.tasks.metrics import LabelError, Scores
 from ownbert.tasks.related_rows import bootstrap
 
