@@ -169,11 +169,7 @@ def test_empty_columns_get_the_kind_of_other_parts(inputs: list[Path], tmp_path:
         assert parts.finish() == []
     found = pq.read_table(tmp_path / "out").to_pylist()
     assert [row["id"] for row in found] == [1, 2, None]
-    assert [row["tags"] for row in found] == [
-        [],
-        [{"tag": "A", "n": 1}],
-        [{"tag": "B", "n": None}],
-    ]
+    assert [row["tags"] for row in found] == [[], [{"tag": "A", "n": 1}], [{"tag": "B", "n": None}]]
     manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     for part in manifest["parts"]:
         assert (

@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import limits
-from ownbert.bulk.input_parts import (
-    InputFile,
-    InputPart,
-    list_input_files,
-    open_part,
-    split_file,
-)
+from ownbert.bulk.input_parts import InputFile, InputPart, list_input_files, open_part, split_file
 from ownbert.bulk.parts_folder import DONE, PartsFolder, StoredFolder
 from ownbert.checks import between
 from ownbert.corpus.prepare import cores

@@ -1,5 +1,6 @@
 """Calibrates the detection of out-of-scope texts on held-out rows. N rows, C labels."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.blend import blend_of
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.embedding_outputs import of_length_one
-from ownbert.inference.engines import Say
+from ownbert.inference.engines import Say, say_each
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.inference.held_out import HeldOut, Scope
 from ownbert.inference.opened import Opened, read_labelled_rows
@@ -85,7 +86,17 @@ def held_out_of(
     train, more = data.get("train"), []
     if isinstance(train, str) and Path(train).is_file():
         rest = task.read(train)
-        _refuse_learnt(rows, rest, named, train)
+        learnt = {row_key(row) for row in rest}
+        count = sum(row_key(row) in learnt for row in rows)
+        if 2 * count > len(rows):
+            raise InputError(
+                "{count:,} of the {count2:,} rows of {named} are in {path}, which the model was "
+                "trained on; calibrate with other rows",
+                count,
+                len(rows),
+                named,
+                train,
+            )
         more = [r for r in rest if isinstance(r.target, str) and r.target in task.labels]
     probabilities = all_raws(opened, rows)
     source = f"{len(rows):,} rows of {named}"
@@ -95,28 +106,10 @@ def held_out_of(
     if options.unknown is not None:
         found.threshold(options.unknown)
     opened.held_out = found
-    try:
+    with contextlib.suppress(OSError, InputError):  # a read-only folder: calibrate again next time
         found.save(path)
-    except (OSError, InputError):  # a read-only folder: calibrate again next time
-        return found
-    if say is not None:
-        say(f"note: calibrated on {found.source}; saved {path}")
+        say_each((f"note: calibrated on {found.source}; saved {path}",), say)
     return found
-
-
-def _refuse_learnt(rows: Sequence[Row], train: Sequence[Row], named: Any, path: str) -> None:
-    """Raise ``InputError`` if the models were trained on most of the rows."""
-    known = {row_key(row) for row in train}
-    count = sum(row_key(row) in known for row in rows)
-    if 2 * count > len(rows):
-        raise InputError(
-            "{count:,} of the {count2:,} rows of {named} are in {path}, which the model was "
-            "trained on; calibrate with other rows",
-            count,
-            len(rows),
-            named,
-            path,
-        )
 
 
 def learn(
@@ -200,9 +193,7 @@ def errors_of(task: Any, outputs: np.ndarray, rows: Sequence[Row]) -> np.ndarray
 
 
 def sorted_errors(
-    probabilities: np.ndarray,
-    targets: np.ndarray,
-    decision: Sequence[float] | np.ndarray | None,
+    probabilities: np.ndarray, targets: np.ndarray, decision: Sequence[float] | np.ndarray | None
 ) -> np.ndarray:
     """1 minus the probability of the right label, and 1 minus the highest one as weighted by the
     decision (C), (2, N), ascending and never 0 or 1."""

@@ -12,7 +12,7 @@ import numpy as np
 from ownbert import limits
 from ownbert.batches.by_tokens import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
-from ownbert.checks import between, known
+from ownbert.checks import between, known, maybe
 from ownbert.exceptions import InputError, named_repr, warn_of_input
 from ownbert.files.input_files import refuse_same
 from ownbert.inference.embedding_outputs import (
@@ -23,12 +23,12 @@ from ownbert.inference.embedding_outputs import (
     TOKENS,
     EmbeddingPool,
     as_tensor,
-    in_requested_form,
     model_inputs,
     of_length_one,
     pairwise_similarity,
     shortened,
     similarity,
+    stored,
     usual_devices,
 )
 from ownbert.inference.engines import Compute, Progress, choose_engine
@@ -321,9 +321,14 @@ class Embedder:
         Raises:
             InputError: an argument is invalid, or an item is not a text.
         """
-        given = next((each for each in (sentences, inputs, texts) if each is not None), None)
+        given = next((value for value in (sentences, inputs, texts) if value is not None), None)
         single, given = isinstance(given, str), _texts(given)
         form = precision if precision in FORMS else None
+        self._pooling(pooling)
+        maybe(known(SENTENCES, TOKENS))("output_value", output_value)
+        maybe(known(*PRECISIONS, *FORMS))("precision", precision)
+        truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
+        maybe(between(1, limits.WIDTH, "[]"))("truncate_dim", truncate_dim)
         options: dict[str, Any] = {
             "output_value": output_value,
             "pooling": pooling,
@@ -331,9 +336,8 @@ class Embedder:
             "precision": None if form else precision,
             "batch_tokens": batch_tokens,
             "batch_size": batch_size,
-            "truncate_dim": self.truncate_dim if truncate_dim is None else truncate_dim,
+            "truncate_dim": truncate_dim,
         }
-        self._refuse(**options)
         prompt = self._prompt(prompt, prompt_name)
         ids = self.ids(given, prompt)
         bar = show_progress_bar and progress is None
@@ -346,35 +350,20 @@ class Embedder:
                     self.to(device)
                 outputs = self.outputs(ids, progress=callback, **options)
         if output_value == SENTENCES:
-            conversion = {"tensor": convert_to_tensor, "arrays": convert_to_numpy}
-            outputs = in_requested_form(outputs, form, self.device, **conversion)
+            if not ids:
+                outputs = np.zeros(0, np.float32)
+            elif form is not None:
+                outputs = stored(outputs, form)
+            if convert_to_tensor or not convert_to_numpy:
+                outputs = as_tensor(outputs, self.device)
+                outputs = outputs if convert_to_tensor else list(outputs)
         elif output_value == TOKENS:
-            outputs = [as_tensor(each, self.device) for each in outputs]
+            outputs = [as_tensor(vectors, self.device) for vectors in outputs]
         else:
             outputs = [self._mapping(*each, prompt) for each in zip(ids, outputs, strict=True)]
         return outputs[0] if single else outputs
 
     __call__ = encode
-
-    def _refuse(self, **options: Any) -> None:
-        """Raise ``InputError`` for invalid options of ``encode`` before texts are read."""
-        self._pooling(options["pooling"])
-        if options["output_value"] not in (SENTENCES, TOKENS, None):
-            raise InputError(
-                "output_value {options!r} is not known; use one of {sentences}, {tokens}, None",
-                options["output_value"],
-                SENTENCES,
-                TOKENS,
-            )
-        if options["precision"] not in (None, *PRECISIONS):
-            names = ", ".join((*PRECISIONS, *FORMS))
-            raise InputError(
-                "precision {options!r} is not known; use one of {names}",
-                options["precision"],
-                names,
-            )
-        if options["truncate_dim"] is not None:
-            between(1, limits.WIDTH, "[]")("truncate_dim", options["truncate_dim"])
 
     def outputs(
         self,
@@ -476,8 +465,7 @@ class Embedder:
         if batch_tokens is None:
             batch_tokens = self._default_tokens
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
-        if batch_size is not None:
-            between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
+        maybe(between(1, limits.BATCH_ROWS, "[]"))("batch_size", batch_size)
         precision = pick_precision(precision, self._device) if precision else self.precision
         if precision != "float32" and not self.engine.packed:
             raise InputError(
@@ -516,8 +504,8 @@ class Embedder:
         **options: Any,
     ) -> Any:
         """``encode`` with the prompt for queries, if there is one."""
-        prompts = self._prompt_for(("query",), prompt_name, prompt)
-        return self.encode(sentences=sentences, task="query", **prompts, **options)
+        name = self._usual_prompt(prompt_name, prompt, "query")
+        return self.encode(sentences, name, prompt, task="query", **options)
 
     def encode_document(
         self,
@@ -527,16 +515,14 @@ class Embedder:
         **options: Any,
     ) -> Any:
         """``encode`` with the prompt for documents, if there is one."""
-        prompts = self._prompt_for(("document", "passage", "corpus"), prompt_name, prompt)
-        return self.encode(sentences=sentences, task="document", **prompts, **options)
+        name = self._usual_prompt(prompt_name, prompt, "document", "passage", "corpus")
+        return self.encode(sentences, name, prompt, task="document", **options)
 
-    def _prompt_for(
-        self, usual: Sequence[str], name: str | None, prompt: str | None
-    ) -> dict[str, str | None]:
-        """The given or named prompt, else the first existing one of the usual names."""
-        if name is None and prompt is None:
-            name = next((each for each in usual if each in self.prompts), None)
-        return {"prompt_name": name, "prompt": prompt}
+    def _usual_prompt(self, name: str | None, prompt: str | None, *usual: str) -> str | None:
+        """The name, or without a prompt the first of the usual names that exists."""
+        if name is not None or prompt is not None:
+            return name
+        return next((name for name in usual if name in self.prompts), None)
 
     @in_float32
     def similarity(self, one: Any, two: Any) -> "Tensor":

@@ -74,21 +74,6 @@ def stored(vectors: np.ndarray, form: str) -> np.ndarray:
     return steps.astype(np.uint8) if form == "uint8" else (steps - 128).astype(np.int8)
 
 
-def in_requested_form(
-    vectors: np.ndarray, form: str | None, device: Any, *, tensor: bool, arrays: bool
-) -> Any:
-    """Vectors (N, D) as an array, a tensor or a list of tensors, quantized to one of ``FORMS`` if
-    given; (0) if there are no texts."""
-    if not len(vectors):
-        vectors = np.zeros(0, np.float32)
-    elif form is not None:
-        vectors = stored(vectors, form)
-    if arrays and not tensor:
-        return vectors
-    converted = as_tensor(vectors, device)
-    return converted if tensor else list(converted)
-
-
 def as_tensor(values: np.ndarray, device: Any) -> Any:
     """An array as a tensor on a device."""
     import torch

@@ -18,20 +18,10 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json, read_yaml, require_json_name, write_json
 from ownbert.hub import model_folder
-from ownbert.inference.decisions import (
-    Doubts,
-    measure,
-    save_thresholds,
-    with_thresholds,
-)
+from ownbert.inference.decisions import Doubts, measure, save_thresholds, with_thresholds
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import (
-    Networks,
-    decide_all,
-    given_rows,
-    read_labelled_rows,
-)
+from ownbert.inference.opened import Networks, decide_all, given_rows, read_labelled_rows
 from ownbert.inference.pipeline import output_options
 from ownbert.inference.predict import UNUSED_CALIBRATION
 from ownbert.nn.default_dtype import in_float32

@@ -229,8 +229,8 @@ class Filler:
 
     def replaced(self, text: str, number: int, candidate: Candidate) -> str:
         """The text with a candidate in place of mask ``number`` (from 0)."""
-        spelled = self.spelling.findall(text)
-        chosen = [Candidate(one, -1, 0.0, one, False) for one in spelled]
+        masks = self.spelling.findall(text)
+        chosen = [Candidate(mask, -1, 0.0, mask, False) for mask in masks]
         chosen[number : number + 1] = [candidate]
         return self._fill_in(text, chosen)
 

@@ -53,9 +53,9 @@ def finished_files(folder: Path) -> list[Path]:
     files = {*network_files(folder), *_exported(folder)}
     files |= {*_existing(folder, (BLEND, ENSEMBLE, CARD, CURVES, CONFUSION))}
     for member in _members(folder):
-        used = {*network_files(folder / member), *_exported(folder / member)}
-        used |= {*_linear(folder / member)}
-        used |= {ENCODER / name for name in network_files(folder / member / ENCODER)}
+        path = folder / member
+        used = {*network_files(path), *_exported(path), *_linear(path)}
+        used |= {ENCODER / name for name in network_files(path / ENCODER)}
         files |= {Path(os.path.normpath(member / name)) for name in used}
     return sorted(files)
 

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,9 @@ class Predictor:
         Raises:
             InputError: the rows do not fit the task, or the task lacks the options.
         """
-        options = output_options(top_k, threshold, probabilities, unknown, coverage)
-        if options.thresholds is not None:
-            given: Any = {"top_k": top_k, "probabilities": probabilities, **columns}
-            deciding = self._deciding(options.thresholds)
-            return deciding(data, unknown=unknown, coverage=coverage, **given)
-        answers = self._answering(options, top_k)
+        requested = output_options(top_k, threshold, probabilities, unknown, coverage)
+        predictor, options = self._deciding(requested)
+        answers = predictor._answering(options, top_k)
         single, source = self._source(data, columns)
         if source is None:
             return []
@@ -194,20 +192,17 @@ class Predictor:
             An array with one prediction per row, or a list of lists (with ``coverage``, of label
             sets, or of lower and upper ends of numbers); for one row its prediction.
         """
-        if threshold is not None:
-            given: Any = {"unknown": unknown, "coverage": coverage}
-            return self._deciding(threshold).predict(data, **given)
+        requested = OutputOptions(unknown=unknown, coverage=coverage, thresholds=threshold)
+        predictor, options = self._deciding(requested)
         single, source = self._source(data, {})
         if source is None:
             return []
-        options = OutputOptions(unknown=unknown, coverage=coverage)
+        rows = self.task.stream(source)
         if options.abstains:
-            answers = self._answering(options, DEFAULT)(self.task.stream(source))
-            predictions = [self._abstained(each, coverage) for each in answers]
+            answers = predictor._answering(options, DEFAULT)(rows)
+            predictions = [self._abstained(answer, coverage) for answer in answers]
         else:
-            predictions = [
-                self.task.plain(*each) for each in self._decided(self.task.stream(source))
-            ]
+            predictions = [self.task.plain(*decided) for decided in predictor._decided(rows)]
         if single:
             return predictions[0]
         listed = coverage is not None or isinstance(predictions[0], list)
@@ -219,15 +214,12 @@ class Predictor:
         if output.get("unknown"):
             return None
         if "low" not in output:
-            return output["label" if coverage is None else self._set_key]
+            of_set = "possible" if self.task.label_sets else "labels"
+            return output["label" if coverage is None else of_set]
         low, high = output["low"], output["high"]
         if isinstance(low, Mapping):
             return [(low[name], high[name]) for name in self.labels]
         return low, high
-
-    @property
-    def _set_key(self) -> str:
-        return "possible" if self.task.label_sets else "labels"
 
     def predict_proba(self, data: Any) -> Any:
         """Predict the probability of each label.
@@ -268,21 +260,17 @@ class Predictor:
         Raises:
             InputError: a row cannot be read.
         """
-        options = output_options(top_k, threshold, probabilities)
-        if options.thresholds is not None:
-            deciding = self._deciding(options.thresholds)
-            yield from deciding.stream(data, top_k=top_k, probabilities=probabilities)
-            return
+        predictor, options = self._deciding(output_options(top_k, threshold, probabilities))
         if isinstance(data, Iterable) and hasattr(data, "__next__"):
-            given: Any = {"threshold": threshold, "probabilities": probabilities}
+            given: Any = {"threshold": options.threshold, "probabilities": probabilities}
             for block in blocks(data, _ROWS, size=lambda row: 0):
-                yield from self(block, top_k=top_k, **given)
+                yield from predictor(block, top_k=top_k, **given)
             return
         if isinstance(data, str):
             data = Path(data)
         _, source = self._source(data, {})
         if source is not None:
-            yield from self._answering(options, top_k)(self.task.stream(source))
+            yield from predictor._answering(options, top_k)(self.task.stream(source))
 
     def calibrate(self, data: Any, labels: Any = None) -> "Predictor":
         """Calibrate ``unknown`` and ``coverage`` on labelled rows that were not used for training.
@@ -395,12 +383,14 @@ class Predictor:
             rows, lambda block: output_rows(self.rows_predictor, block, *given)
         )
 
-    def _deciding(self, thresholds: Any) -> "Predictor":
-        """The same predictor with other thresholds of labels."""
+    def _deciding(self, options: OutputOptions) -> tuple["Predictor", OutputOptions]:
+        """The predictor with the thresholds of the options, and the other options."""
+        if options.thresholds is None:
+            return self, options
         found = copy.copy(self)
         found._turn, found._doubts = self._turn, self._doubts
-        found.rows_predictor = with_thresholds(self.rows_predictor, thresholds)
-        return found
+        found.rows_predictor = with_thresholds(self.rows_predictor, options.thresholds)
+        return found, replace(options, thresholds=None)
 
     def doubts(self, options: OutputOptions) -> Doubts | None:
         """The ``Doubts`` required by the options; None if they are not required."""

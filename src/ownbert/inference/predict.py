@@ -15,11 +15,7 @@ from ownbert.files.text_files import open_text
 from ownbert.inference.decisions import Doubts, decides, output_rows, with_thresholds
 from ownbert.inference.engines import TORCH, Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import (
-    Opened,
-    characters,
-    refuse_missing,
-)
+from ownbert.inference.opened import Opened, characters, refuse_missing
 from ownbert.inference.pipeline import Predictor, output_options
 from ownbert.inference.row_files import RowJob, arrow_table, require_rows_name
 from ownbert.inference.shards import DealtRows, part_of

@@ -106,8 +106,7 @@ def summarise(
     # In the order of the texts: that of a set differs between processes.
     counts = Counter(word for words in split for word in dict.fromkeys(words))
     if like is None:
-        common = [pair for pair in counts.most_common(_MOST_WORDS) if pair[1] >= _FEWEST_TEXTS]
-        known = dict(common)
+        known = {word: n for word, n in counts.most_common(_MOST_WORDS) if n >= _FEWEST_TEXTS}
         stored = known
     else:
         # Words that are new in several texts can be shown, because they are not saved.
@@ -118,11 +117,11 @@ def summarise(
     numbers: list[float] = []
     found = list(outcomes)
     for outcome in found:
-        for one in outcome if isinstance(outcome, list | tuple) else [outcome]:
-            if isinstance(one, str):
-                labels[one] += 1
-            elif isinstance(one, int | float | np.number):
-                numbers.append(float(one))
+        for value in outcome if isinstance(outcome, list | tuple) else [outcome]:
+            if isinstance(value, str):
+                labels[value] += 1
+            elif isinstance(value, int | float | np.number):
+                numbers.append(float(value))
     return RowSummary(
         rows=len(rows),
         kind=kind,
