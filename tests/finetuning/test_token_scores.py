@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,21 +13,24 @@ from torch import Tensor
 
 from ownbert.batches.batch import pack
 from ownbert.batches.example import Example
-from ownbert.checkpoint import save
+from ownbert.checkpoint import load, load_tokenizer, save
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.finetuning import token_scores
 from ownbert.finetuning.token_pairs import can_hold_pairs, token_shares
 from ownbert.finetuning.token_scores import (
     TokenScores,
+    can_hold_means,
     can_hold_scores,
     fit_to_labels,
     fit_token_scores,
+    with_mean_layer,
     with_token_scores,
 )
 from ownbert.nn.model import Model
 from ownbert.views.linear_models import Targets
 from ownbert.views.ngram_counts import ngram_numbers
+from support.tiny import CONFIG as TINY
 
 WORDS, SPECIAL = 60, 5
 LABELS = ("a", "b", "c")
@@ -354,3 +358,29 @@ def test_only_a_plain_bert_with_a_pooler_can_hold_scores():
         HeadSpec("classification", ngrams=64),
     ):
         assert not can_hold_scores(Model(CONFIG, [head], labels=LABELS))
+
+
+def test_transformers_pools_the_mean_of_the_tokens(
+    pretrained: Path, tmp_path: Path, transformers: Any
+):
+    model = load(pretrained, heads=[], pooler=False)
+    assert can_hold_means(model)
+    save(with_mean_layer(model), tmp_path / "longer", tokenizer=load_tokenizer(pretrained))
+    before, longer = (
+        transformers.AutoModel.from_pretrained(p) for p in (pretrained, tmp_path / "longer")
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(pretrained)
+    batch = tokenizer(
+        ["red1 red2 w3", "blue1", "w1 w2 green3 w5 w6"], padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        tokens, pooled = before(**batch).last_hidden_state, longer(**batch).pooler_output
+    kept = batch["attention_mask"][..., None]
+    means = (tokens * kept).sum(1) / kept.sum(1)
+    for own, mean in zip(pooled, means, strict=True):
+        assert torch.corrcoef(torch.stack([own, mean]))[0, 1] > 0.99
+
+
+def test_other_networks_have_none():
+    for changes in ({"norm_first": True}, {"pruned_heads": {0: (1,)}}):
+        assert not can_hold_means(Model(replace(TINY, **changes), []))

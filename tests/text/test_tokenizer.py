@@ -2,7 +2,12 @@
 
 import gzip
 import json
+import random
 import shutil
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +21,14 @@ from ownbert.text.bert_rules import (
     split_whitespace,
     wordpiece_backend,
 )
+from ownbert.text.build import bpe_backend
+from ownbert.text.sentences import split_sentences
+from ownbert.text.text_parts import BATCH, PART, parts_of, places_to_cut
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import read_vocabulary
+from ownbert.time_limit import Abandoned, wanted_until
+from support import tokenizer_folders
+from support.tokenizer_folders import SNIPPETS
 
 BLANK = [*SPECIAL_TOKENS, "U.S.", "a-1", "中国", "Ünï", "12", "123", "Abc", "abc", "3,750", "é"]
 WORDS = [*SPECIAL_TOKENS, "he", "##llo", "world", "！", "中", "国", "!", "é", "É"]
@@ -238,3 +249,154 @@ def test_a_real_model_folder(tmp_path: Path, bert: dict[str, Tokenizer]):
     for name in ("vocab.txt", "tokenizer_config.json"):
         shutil.copy(folder / name, tmp_path)
     assert Tokenizer.load(tmp_path).encode_batch([long, "Short, Café"]) == expected
+
+
+FAMILIES = ("bert", "roberta", "xlm_roberta", "camembert", "albert", "deberta", "t5", "xlnet")
+
+
+def load(family: str, folder: Path) -> Tokenizer:
+    if family != "bert":
+        pytest.importorskip("sentencepiece")
+    make: Callable[[Path], Path] = getattr(tokenizer_folders, f"{family}_folder")
+    return Tokenizer.load(make(folder / family))
+
+
+def long_text(seed: int, size: int, gap: str = " ") -> str:
+    rng, found, length = random.Random(seed), [], 0
+    while length < size:
+        found.append(rng.choice(SNIPPETS))
+        length += len(found[-1]) + 1
+    return gap.join(found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokens_are_those_of_the_whole_text(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    size = PART // 8  # the whole texts are what takes the time
+    monkeypatch.setattr("ownbert.text.tokenizer.PART", size)
+    monkeypatch.setattr("ownbert.text.tokenizer.parts_of", partial(parts_of, size=size))
+    tokenizer = load(family, tmp_path)
+    texts = [long_text(0, 3 * size), "a b", "", long_text(1, 2 * size, "\n"), "北京" * size]
+    texts += ["北京。Ab12，_、" * (size // 4), "_，½！" * size]
+    whole = [tokenizer.encoder.encode(text, add_special_tokens=False).ids for text in texts]
+    assert tokenizer.encode_batch(texts) == whole
+    for most in (1, 7, 5000):
+        for found, ids in zip(tokenizer.encode_batch(texts, most=most), whole, strict=True):
+            assert found == ids[: len(found)]
+            assert len(found) >= min(most, len(ids))
+    for text, (ids, offsets) in zip(texts, tokenizer.with_offsets(texts), strict=True):
+        encoding = tokenizer.encoder.encode(text, add_special_tokens=False)
+        assert ids.tolist() == encoding.ids
+        if family != "deberta":  # its rules strip the blank before a part, and its offset
+            assert [*map(tuple, offsets.tolist())] == encoding.offsets
+    first = tokenizer.encode_batch(texts[:1], most=1)[0]
+    assert len(first) < len(whole[0]) / 2
+
+
+def test_where_texts_are_cut(tmp_path: Path):
+    bert = Tokenizer.wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    places = places_to_cut(bert.encoder)
+    for text in ("ab " * PART, "北京" * PART, long_text(2, 3 * PART)):
+        parts = list(parts_of(text, places))
+        assert "".join(parts) == text
+        assert len(parts) > 1
+        assert max(map(len, parts)) < PART + 100
+    assert list(parts_of("a" * (3 * PART), places)) == ["a" * (3 * PART)]
+    assert list(parts_of("", places)) == [""]
+
+
+def test_byte_level_bpe_is_cut_before_punctuation(tmp_path: Path):
+    places = places_to_cut(load("roberta", tmp_path).encoder)
+    assert max(map(len, parts_of("北京很大，" * PART, places))) < PART + 100
+
+
+def test_bpe_with_a_space_before_texts_is_not_cut_before_line_feeds():
+    backend = bpe_backend({"Ġ": 0, "a": 1, "Ċ": 2}, [], add_prefix_space=True)
+    places = places_to_cut(backend)
+    assert len(list(parts_of("a\n" * PART, places))) == 1
+    assert len(list(parts_of("a " * PART, places))) > 1
+
+
+def test_half_a_character_is_named_by_its_text():
+    tokenizer = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    with pytest.raises(InputError, match=r"texts\[1\] contains half a surrogate pair"):
+        tokenizer.encode_batch(["a " * PART, "a " * PART + "\ud800"])
+
+
+def test_work_that_is_given_up_stops():
+    tokenizer = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    given_up = threading.Event()
+
+    with wanted_until(given_up):
+        assert len(tokenizer.encode("a " * BATCH)) == BATCH
+        given_up.set()
+        with pytest.raises(Abandoned):
+            tokenizer.encode("a " * BATCH)
+    assert tokenizer.encode("a")
+
+
+def test_half_a_character_is_named_by_its_text_not_by_a_part(tmp_path: Path):
+    tokenizer = load("bert", tmp_path)
+    texts = [long_text(0, 3 * PART), "fine", "half \ud800"]
+    for encode in (tokenizer.encode_batch, lambda own: list(tokenizer.with_offsets(own))):
+        with pytest.raises(InputError, match=r"texts\[2\] contains half a surrogate pair"):
+            encode(texts)
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["He left.", "She stayed!", "Why?", "No one knows."],
+        ['He said "Stop!"', "Then he left.", "(Really.)", "[1] says so."],
+        ["Dr. Smith met Mr. J. R. Hill at 5 p.m. on Jan. 3.", "It cost 3.14 dollars."],
+        ["See No. 5 and Fig. 2.", "I said no.", "He heard Vol. 3."],
+        ["It was in 1999.", "The end."],
+        ["1. Introduction comes first.", "2. Then the rest."],
+        ["Wait... what is e.g. this?", "“Quoted.”", "‘Single.’", "3 men came."],
+        ["今天很好。", "明天呢？", "他说：“走吧！”", "然后走了……", "第一；", "第二"],
+        ["他看了《哦，街车！》这部戏。", "（他来了。）", "「是吗？！」", "Python 3.11 发布了。"],
+        ["I…", "We go", "no… not yet."],
+        ["यह दिन है।", "क्या यह दिन है?", "कल मैं आऊँगा॥", "हाँ।"],
+        ["هل هذا بيت؟", "نعم.", "یہ گھر ہے۔", "ነው።", "Այո։", "שלום!"],
+        ["Über alles.", "Élan!", "Привет.", "Как дела?"],
+    ],
+)
+def test_sentences_come_back_from_a_line(sentences: list[str]):
+    if sentences[0] == "I…":
+        assert split_sentences("I… We go\nno… not yet.") == sentences
+        return
+    chinese = any("一" <= letter <= "鿿" for letter in "".join(sentences))
+    assert split_sentences(("" if chinese else " ").join(sentences)) == sentences
+
+
+def test_line_breaks_end_sentences_and_blanks_are_nothing():
+    assert split_sentences("a title\n\n  and a line \r\nmore") == ["a title", "and a line", "more"]
+    assert split_sentences(" \n ") == []
+
+
+def without_blanks(text: str) -> str:
+    return "".join(text.split())
+
+
+marks = st.sampled_from([*".!?。！？；…\"'”’)]」』( \n\tAb1.中", "Mr.", "……", " ", ". "])
+
+
+@given(st.one_of(st.text(), st.lists(marks, max_size=60).map("".join)))
+def test_nothing_but_blanks_is_lost(text: str):
+    sentences = split_sentences(text)
+    assert without_blanks("".join(sentences)) == without_blanks(text)
+    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    "unit", [".", ". ", "1. ", ".)", "a.", "A. ", "。", '."', " ", "Mr. ", "… ", ".\n", "x! 1. "]
+)
+def test_time_is_linear_in_hostile_text(unit: str):
+    text = unit * (250_000 // len(unit)) + "x"
+    start = time.process_time()
+    sentences = split_sentences(text)
+    assert (
+        time.process_time() - start < 5
+    )  # a quarter of a second; a quadratic rule takes many minutes
+    assert sum(map(len, sentences)) <= len(text)

@@ -22,7 +22,7 @@ from ownbert.objectives.learner import Learner
 from ownbert.train.display import Display
 from ownbert.train.distributed import World, gather_full_model, shard
 from ownbert.train.log import RunLog
-from ownbert.train.loop import Job, Monitor, open_log, out_of_patience
+from ownbert.train.loop import Job, Monitor, out_of_patience
 from ownbert.train.optimizers import make_optimizer
 from ownbert.train.state import TrainState, list_states, newest_state, step_of
 from ownbert.train.training_settings import Optim, Run
@@ -122,11 +122,11 @@ def test_all_processes_agree_on_patience_after_a_resume(tmp_path: Path):
     job.state.best = {"step": 1, "value": 1.0, "since": 1}
     for step, ends in ((3, True), (2, False)):
         for world in (World(1, 2), World(0, 2)):  # the first drops the rows after the step
-            with closing(open_log(replace(job, world=world), step)) as log:
+            with closing(RunLog(tmp_path, step=step, writes=world.first)) as log:
                 assert out_of_patience(job, log.rows) is ends
     # Warm-up lasts until step 2.7, so one evaluation of three steps counts.
     job.optim = Optim(warmup=0.3)
-    with closing(open_log(job, 3)) as log:
+    with closing(RunLog(tmp_path, step=3)) as log:
         assert not out_of_patience(job, log.rows)
 
 

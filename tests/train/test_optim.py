@@ -2,24 +2,37 @@
 
 import copy
 import io
+import math
 import os
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ownbert import InputError
+from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
+from ownbert.config.head_spec import HeadSpec
 from ownbert.nn.model import Model
+from ownbert.objectives.learner import Learner
+from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.train.optimizers import (
     Lamb,
+    RowAdagrad,
     check_groups,
     decay_groups,
     describe_groups,
     make_optimizer,
 )
-from ownbert.train.training_settings import OPTIMIZERS, Optim
+from ownbert.train.step import step
+from ownbert.train.training_settings import OPTIMIZERS, SCHEDULES, Optim, rate_factor
+from support.floats import assert_close
+from support.tiny import CONFIG
 
 # Peak rates that suit the small problem below; 0.02 for the others.
 RATES = {"adadelta": 3.0, "rprop": 0.01, "asgd": 0.05, "sgd": 0.05, "adagrad": 0.1, "muon": 0.05}
@@ -272,3 +285,181 @@ def test_parameters_that_are_spread_over_processes():
         port = free.getsockname()[1]
     # Forked: two new interpreters would take longer than the rest of this file.
     torch.multiprocessing.start_processes(_sharded, (port,), nprocs=2, start_method="fork")
+
+
+IDS = (torch.tensor([[1, 2], [2, 2]]), torch.tensor([[2, 3]]), torch.tensor([[0, 1], [3, 2]]))
+
+
+def table() -> nn.EmbeddingBag:
+    torch.manual_seed(0)
+    return nn.EmbeddingBag(6, 4, mode="sum", sparse=True)
+
+
+def test_a_row_is_divided_by_the_size_of_its_gradients():
+    """By hand, on the dense table."""
+    one, goal = table(), torch.ones(4)
+    optimizer = RowAdagrad(one.parameters(), lr=0.05)
+    weights = one.weight.detach().double().numpy().copy()
+    start, sums = weights.copy(), np.zeros((6, 1))
+    for ids in IDS:
+        (one(ids) - goal).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        gradient = np.zeros_like(weights)
+        for bag in ids.tolist():
+            for row in bag:
+                gradient[row] += 2 * (weights[bag].sum(0) - 1)
+        sums += (gradient**2).mean(1, keepdims=True)
+        weights -= 0.05 * gradient / np.maximum(np.sqrt(sums), 1e-10)
+    assert_close(one.weight, weights)
+    assert (weights != start).any(1).tolist() == [True] * 4 + [False] * 2
+
+
+def model_and_batch():
+    torch.manual_seed(0)
+    model = Model(CONFIG, [HeadSpec("classification", ngrams=40)], labels=["x", "y"])
+    texts = [[2, 5, 6, 7, 3], [2, 6, 7, 3]]
+    arrays = [np.asarray(text, dtype=np.int64) for text in texts]
+    return model, pack([Example(a, a * 0, label=i) for i, a in enumerate(arrays)])
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "muon", "sgd"])
+def test_a_table_has_a_rate_of_its_own_beside_any_optimiser(name: str):
+    model, batch = model_and_batch()
+    learner = Learner(model, [SingleLabelObjective()])
+    optim = Optim(name=name, learning_rate=1e-3)
+    optimizer = make_optimizer(learner, optim)
+    weights = model.heads["classification"].ngrams.table.weight
+    own = next(g for g in optimizer.param_groups if any(p is weights for p in g["params"]))
+    assert (len(own["params"]), own["scale"], own["weight_decay"]) == (1, 100.0, 0.0)
+    counted = sum(len(g["params"]) for g in optimizer.param_groups)
+    assert counted == len(list(model.parameters()))
+    assert f"{weights.numel():,}" not in describe_groups(optimizer)  # among those without decay
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for _ in range(2):
+        stats = step(
+            learner,
+            optimizer,
+            [batch],
+            {"classification": 2},
+            objectives=learner.objectives,
+            optim=optim,
+            rate=1e-3,
+            precision="float32",
+        )
+        assert float(stats.norm) > 0
+    changed = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert {"heads.classification.ngrams.table.weight", "heads.classification.dense.weight"} <= (
+        changed
+    )
+    assert own["lr"] == pytest.approx(0.1)
+    assert {k: v.shape for k, v in optimizer.state[weights].items()} == {"sum": (40, 1)}
+
+
+class Keep(torch.optim.Optimizer):
+    """Keeps the gradients that it is given."""
+
+    def step(self, closure=None):
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self.found = [p.grad.to_dense().flatten() for p in parameters if p.grad is not None]
+
+
+def test_rows_are_clipped_with_the_rest():
+    """The norm is that of all gradients, equal rows added up, and all are scaled by it."""
+    norms, sizes = [], []
+    for clip in (1e6, 1e-3):
+        model, batch = model_and_batch()
+        learner = Learner(model, [SingleLabelObjective()])
+        keep = Keep(list(learner.parameters()), {})
+        stats = step(
+            learner,
+            keep,
+            [batch, batch],
+            {"classification": 4},
+            objectives=learner.objectives,
+            optim=Optim(clip=clip),
+            rate=1.0,
+            precision="float32",
+        )
+        norms.append(float(stats.norm))
+        sizes.append(float(torch.cat(keep.found).norm()))
+    assert norms[0] == pytest.approx(sizes[0], rel=1e-5)
+    assert sizes[1] == pytest.approx(1e-3, rel=1e-2)
+
+
+SHARES = st.floats(0, 1)
+# All but that which goes by steps.
+BY_SHARES = tuple(name for name in SCHEDULES if name != "noam")
+WAVE = math.sqrt(0.5) / 2
+
+
+def points(schedule: str, at: list[float], **shares: float) -> list[float]:
+    return [rate_factor(Optim(schedule=schedule, **shares), progress) for progress in at]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "at", "expected"),
+    [
+        ("linear", [0.4, 0.6, 0.8, 1], [0.75, 0.5, 0.25, 0]),
+        (
+            "cosine",
+            [0.4, 0.6, 0.8, 1],
+            [0.5 + WAVE, 0.5, 0.5 - WAVE, 0],
+        ),
+        ("constant", [0.4, 0.6, 0.8, 1], [1, 1, 1, 1]),
+        ("wsd", [0.4, 0.5, 0.75, 0.9, 1], [1, 1, 0.5, 0.2, 0]),
+        ("inverse_sqrt", [0.4, 0.8, 1], [math.sqrt(0.5), 0.5, math.sqrt(0.2)]),
+    ],
+)
+def test_each_schedule_rises_in_a_line_and_then_falls_in_its_way(schedule, at, expected):
+    shares = {"warmup": 0.2, "decay": 0.5}
+    assert points(schedule, [0, 0.05, 0.1, 0.2], **shares) == pytest.approx([0, 0.25, 0.5, 1])
+    assert points(schedule, at, **shares) == pytest.approx(expected)
+
+
+def test_the_inverse_square_root_is_the_transformer_s():
+    warmup_steps, steps, width = 4000, 100_000, 512
+    optim = Optim(schedule="inverse_sqrt", warmup=warmup_steps / steps)
+
+    def noam(step: int) -> float:
+        return width**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+    for done in (1, 1000, 4000, 4001, 50_000, 100_000):
+        assert rate_factor(optim, done / steps) == pytest.approx(noam(done) / noam(warmup_steps))
+        # By steps, however long the run is.
+        for progress in (0.0, 0.3, 1.0):
+            by_steps = rate_factor(
+                Optim(schedule="noam", warmup_steps=warmup_steps), progress, done
+            )
+            assert by_steps == pytest.approx(noam(done) / noam(warmup_steps))
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(BY_SHARES), SHARES, SHARES, SHARES)
+def test_whatever_the_shares_it_stays_within_0_and_1(schedule, warmup, decay, progress):
+    optim = Optim(schedule=schedule, warmup=warmup, decay=decay)
+    assert 0 <= rate_factor(optim, progress) <= 1
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(BY_SHARES), st.floats(0, 0.9), SHARES)
+def test_it_never_rises_again_after_the_warm_up(schedule, warmup, decay):
+    optim = Optim(schedule=schedule, warmup=warmup, decay=decay)
+    later = [rate_factor(optim, warmup + (1 - warmup) * i / 20) for i in range(20)]
+    later.append(rate_factor(optim, 1.0))
+    assert later[0] == pytest.approx(1)
+    assert all(b <= a + 1e-12 for a, b in pairwise(later))
+    if schedule in ("linear", "cosine") or (schedule == "wsd" and decay):
+        assert later[-1] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", BY_SHARES)
+def test_without_a_warm_up_it_starts_at_the_peak(schedule: str):
+    assert rate_factor(Optim(schedule=schedule, warmup=0), 0) == 1
+
+
+def test_a_schedule_that_is_not_known_is_named():
+    with pytest.raises(
+        InputError, match=r"optim\.schedule is 'polynomial'; it must be one of linear, cosine"
+    ):
+        Optim(schedule="polynomial")

@@ -58,15 +58,8 @@ class DuplicateFilter:
         new = np.ones(len(keys), dtype=bool)
         new[order[1:][(ordered[1:] == ordered[:-1]).all(axis=1)]] = False
         first = np.flatnonzero(new)
-        self._make_room(len(first))
-        fresh = self._insert(keys[first])
-        self.count += int(fresh.sum())
-        new[first] = fresh
-        return new
-
-    def _make_room(self, more: int) -> None:
         size = len(self.table)
-        while self.count + more > _MAX_LOAD * size:
+        while self.count + len(first) > _MAX_LOAD * size:
             size *= 2
         if size > len(self.table):
             old, self.table = self.table, np.zeros((size, 2), dtype=np.uint64)
@@ -75,6 +68,10 @@ class DuplicateFilter:
             for start in range(0, len(old), 1 << 16):
                 part = old[start : start + (1 << 16)]
                 self._insert(part[part[:, 1] != 0])
+        fresh = self._insert(keys[first])
+        self.count += int(fresh.sum())
+        new[first] = fresh
+        return new
 
     def _insert(self, keys: np.ndarray) -> np.ndarray:
         """Insert distinct keys (keys, 2); return whether each is new."""
@@ -239,7 +236,11 @@ def _split_long(text: str, options: ChunkingOptions) -> Iterator[tuple[str, bool
     at = 0
     while len(text) - at > LONGEST_PIECE:
         window = text[at : at + LONGEST_PIECE]
-        stop = _last_sentence_start(window) if options.by_rule else 0
+        # The start of the last sentence, 0 if there is only one. Earlier sentences are split as in
+        # the whole text; the last one may be incomplete. A line break ends any sentence.
+        stop = window.rfind("\n") + 1 if options.by_rule else 0
+        if options.by_rule and not stop and len(sentences := split_sentences(window)) > 1:
+            stop = len(window.rstrip()) - len(sentences[-1])
         ends = stop > 0
         if not ends:
             stop = _last_space(window, options) or _last_chinese(window) or len(window)
@@ -254,16 +255,6 @@ def _split_long(text: str, options: ChunkingOptions) -> Iterator[tuple[str, bool
         yield text[at:], True
 
 
-def _last_sentence_start(window: str) -> int:
-    """The start of the last sentence in a window, 0 if there is only one. Earlier sentences are
-    split as in the whole text; the last one may be incomplete."""
-    stop = window.rfind("\n") + 1  # a line break ends any sentence
-    if stop:
-        return stop
-    sentences = split_sentences(window)
-    return len(window.rstrip()) - len(sentences[-1]) if len(sentences) > 1 else 0
-
-
 def _last_space(window: str, options: ChunkingOptions) -> int:
     """The last space where a split changes neither ids nor sentence ends, or else the last space,
     which may change sentence ends; 0 if there is none."""
@@ -272,19 +263,18 @@ def _last_space(window: str, options: ChunkingOptions) -> int:
         places = [match.start() for match in _SPACE.finditer(window, start)]
         for place in reversed(places):
             last = last or place
-            if place and _is_safe(window, place, options):
+            words = window[max(0, place - 128) : place].split()
+            before = words[-1] if words else ""
+            if options.by_rule:
+                # A number at the start of a sentence is taken for a list number; and whether a
+                # full stop ends a sentence depends on the following text.
+                number = window[place + 1 : place + 2].isdigit()
+                safe = not number and not before.endswith(_MAY_END)
+            else:  # consecutive sentence ends must not be split
+                safe = before not in options.sentence_ends
+            if place and safe:
                 return place
     return last
-
-
-def _is_safe(window: str, place: int, options: ChunkingOptions) -> bool:
-    words = window[max(0, place - 128) : place].split()
-    before = words[-1] if words else ""
-    if not options.by_rule:  # consecutive sentence ends must not be split
-        return before not in options.sentence_ends
-    # A number at the start of a sentence is taken for a list number; and whether a full stop ends a
-    # sentence depends on the following text.
-    return not window[place + 1 : place + 2].isdigit() and not before.endswith(_MAY_END)
 
 
 def _last_chinese(window: str) -> int:

@@ -70,7 +70,10 @@ def cooccurrence_vectors(
 def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
     """Count pairs of tokens within ``WINDOW`` of each other in a document: (V, V)."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
-    for start in _block_starts(len(corpus.tokens)):
+    starts = np.arange(0, len(corpus.tokens), _BLOCK)
+    if len(corpus.tokens) > _MOST_TOKENS:
+        starts = starts[np.linspace(0, len(starts) - 1, _MOST_TOKENS // _BLOCK).astype(int)]
+    for start in starts:
         check_time()
         ids = corpus.tokens[start : start + _BLOCK].astype(np.int32)
         places = np.arange(start, start + len(ids))
@@ -94,13 +97,6 @@ def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
 def _drop_rare(counts: Matrix, least: int) -> None:
     counts.data[counts.data < least] = 0
     counts.eliminate_zeros()
-
-
-def _block_starts(tokens: int) -> np.ndarray:
-    blocks = np.arange(0, tokens, _BLOCK)
-    if tokens <= _MOST_TOKENS:
-        return blocks
-    return blocks[np.linspace(0, len(blocks) - 1, _MOST_TOKENS // _BLOCK).astype(int)]
 
 
 def positive_pmi(counts: Matrix) -> Matrix:

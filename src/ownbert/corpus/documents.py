@@ -81,12 +81,16 @@ def _files_of(name: str) -> list[Path]:
             )
         if any((path / name).is_file() for name in ("config.json", "blend.json")):
             raise InputError("{path} is a model folder, not a folder of texts", path)
-        files = _known_below(path)
+        files: list[Path] = []
+        for parent, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            visible = (Path(parent, name) for name in names if not name.startswith("."))
+            files += [file for file in visible if is_known(file) and file.is_file()]
         if not files:
             raise InputError(
                 "no .txt, .csv, .tsv, .jsonl or .parquet files in the folder {path}", path
             )
-        return files
+        return sorted(files)
     if path.exists():
         return [path]
     if not glob.has_magic(name):
@@ -96,15 +100,6 @@ def _files_of(name: str) -> list[Path]:
     if not files:
         raise InputError("no file matches {name}", name)
     return files
-
-
-def _known_below(folder: Path) -> list[Path]:
-    files = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (Path(parent, name) for name in names if not name.startswith("."))
-        files += [path for path in visible if is_known(path) and path.is_file()]
-    return sorted(files)
 
 
 def read_documents(
@@ -170,9 +165,11 @@ def _documents(
     files: list[Path], layout: str, given: ColumnNames, shares: list[float]
 ) -> Iterator[Document]:
     for path, share in zip(files, shares, strict=True):
+        conll = layout == "conll" or given.features is not None
+        conll = conll or (layout == "auto" and ending_of(path) in (".conll", ".conllu"))
         if kind_of(path) != "txt":
             documents = _table_documents(path, given)
-        elif layout == "conll" or given.features is not None or _is_conll(path, layout):
+        elif conll:
             documents = _conll_documents(path, given)
         else:
             documents = _plain_documents(path, layout)
@@ -181,10 +178,6 @@ def _documents(
                 break
             yield document
             share -= sum(map(len, document.pieces))
-
-
-def _is_conll(path: Path, layout: str) -> bool:
-    return layout == "auto" and ending_of(path) in (".conll", ".conllu")
 
 
 def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
@@ -216,7 +209,12 @@ def _conll_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
 def _plain_documents(path: Path, layout: str) -> Iterator[Document]:
     lines = (line.strip() for _, line in open_text(path))
     if layout == "auto":
-        start = _first_lines(lines)
+        start, characters = [], 0
+        for line in lines:
+            start.append(line)
+            characters += len(line)
+            if len(start) >= LOOK_LINES or characters >= LOOK_CHARACTERS:
+                break
         layout = guess_layout(start)
         lines = chain(start, lines)
     if layout == "line":
@@ -226,18 +224,6 @@ def _plain_documents(path: Path, layout: str) -> Iterator[Document]:
         return
     for block in _blocks(lines):
         yield Document(pieces=block, presplit=True)
-
-
-def _first_lines(lines: Iterator[str]) -> list[str]:
-    start: list[str] = []
-    characters = 0
-    while len(start) < LOOK_LINES and characters < LOOK_CHARACTERS:
-        line = next(lines, None)
-        if line is None:
-            break
-        start.append(line)
-        characters += len(line)
-    return start
 
 
 def guess_layout(lines: Iterable[str]) -> Literal["line", "blank"]:

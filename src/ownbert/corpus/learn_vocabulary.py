@@ -246,7 +246,14 @@ def _learn_blank(
                     last = tokens[-1]
         if last is not None:
             ends[last] += 1
-    usable = (item for item in counts.items() if item[1] >= least and _can_be_entry(item[0]))
+    # Special tokens are found anywhere in a text, so a token that contains one never occurs.
+    usable = (
+        (token, count)
+        for token, count in counts.items()
+        if count >= least
+        and len(token) <= LONGEST_WORD
+        and not any(special in token for special in SPECIAL_TOKENS)
+    )
     kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
     if not kept:
         long = sum(counts[token] for token in counts if len(token) > LONGEST_WORD)
@@ -280,11 +287,6 @@ def _learn_blank(
         top=top,
         sentence_ends=propose_sentence_ends(top, documents=number),
     )
-
-
-def _can_be_entry(token: str) -> bool:
-    # Special tokens are found anywhere in a text, so a token that contains one never occurs.
-    return len(token) <= LONGEST_WORD and not any(special in token for special in SPECIAL_TOKENS)
 
 
 def _learn_wordpiece(

@@ -43,7 +43,6 @@ _START = "import sys; sys.path[:] = sys.argv[1:]; from ownbert.corpus.prepare im
 
 
 def cores() -> int:
-    """Number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -204,8 +203,6 @@ _FEW_CHUNKS = 4
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How a store is written; see ``prepare`` in ``ownbert.corpus.store``."""
-
     tokenizer: Tokenizer
     end_ids: np.ndarray
     chunking: ChunkingOptions
@@ -237,7 +234,12 @@ def write_store(
                 columns = features or settings["layout"] == "conll"
                 total = None if columns else _total_bytes(files)
                 read = _append_all(documents, work, writer, options, total)
-                _require_unchanged(files, settings["sources"])
+                for path, source in zip(files, settings["sources"], strict=True):
+                    status = (path.stat().st_size, path.stat().st_mtime_ns)
+                    if status != (source["size"], source["mtime_ns"]):
+                        raise InputError(
+                            "{path} was changed while it was read; prepare it again", path
+                        )
                 if not writer.tokens:
                     raise InputError("the corpus is empty: no document has a token")
                 _finish(work, writer, read, settings, options.tokenizer)
@@ -247,7 +249,14 @@ def write_store(
                 keep = isinstance(error, WorkerDied | WriteFailed)
                 raise
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(_interrupt_message(work, writer.saved)) from None
+                message = "interrupted; no incomplete output was left"
+                if writer.saved:
+                    message = (
+                        f"interrupted; {writer.saved:,} finished documents are kept in "
+                        f"{work.folder.name} next to the output: run the same command again to "
+                        "resume"
+                    )
+                raise KeyboardInterrupt(message) from None
             finally:
                 keep = keep and writer.saved > 0
     finally:
@@ -271,15 +280,6 @@ def contents(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings with sources identified by content instead of modification time."""
     sources = [[source["size"], source["sha256"]] for source in settings["sources"]]
     return settings | {"sources": sources}
-
-
-def _interrupt_message(work: WorkFolder, documents: int) -> str:
-    if not documents:
-        return "interrupted; no incomplete output was left"
-    return (
-        f"interrupted; {documents:,} finished documents are kept in {work.folder.name} next to "
-        "the output: run the same command again to resume"
-    )
 
 
 def _append_all(
@@ -372,10 +372,3 @@ def _total_bytes(files: Sequence[Path]) -> int | None:
                 return None
         total += path.stat().st_size
     return total
-
-
-def _require_unchanged(files: Sequence[Path], sources: Sequence[dict[str, Any]]) -> None:
-    for path, source in zip(files, sources, strict=True):
-        status = path.stat()
-        if (status.st_size, status.st_mtime_ns) != (source["size"], source["mtime_ns"]):
-            raise InputError("{path} was changed while it was read; prepare it again", path)

@@ -332,7 +332,6 @@ class PretrainingData:
 
 
 def _special(input_format: InputFormat, pairs: str | None) -> int:
-    """Number of special tokens around the parts."""
     return input_format.special(1 if pairs is None else 2)
 
 

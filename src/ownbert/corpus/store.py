@@ -26,7 +26,18 @@ import numpy as np
 
 from ownbert import limits
 from ownbert.batches.word_features import Features, feature_names, learn_features
-from ownbert.checks import Check, between, dict_of, known, list_of, one_of, record, text, whole
+from ownbert.checks import (
+    Check,
+    between,
+    dict_of,
+    known,
+    list_of,
+    maybe,
+    one_of,
+    record,
+    text,
+    whole,
+)
 from ownbert.corpus.chunks import ChunkingOptions
 from ownbert.corpus.documents import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
@@ -123,7 +134,19 @@ class Store:
         arrays = {}
         for name, entry in index["files"].items():
             path = folder / f"{name}.bin"
-            _verify(path, entry)
+            size = path.stat().st_size if path.exists() else 0
+            if size != entry["bytes"]:
+                raise InputError(
+                    "{path} has {size} bytes, expected {entry}; it was cut off or altered: prepare "
+                    "the store again",
+                    path,
+                    size,
+                    entry["bytes"],
+                )
+            if checksum(path)["crc32"] != entry["crc32"]:
+                raise InputError(
+                    "{path} was altered (its checksum differs): prepare the store again", path
+                )
             dtype = np.dtype(entry["dtype"])
             arrays[name] = (
                 np.memmap(path, dtype=dtype, mode="r")
@@ -210,7 +233,8 @@ def prepare(
         InputError: text cannot be read, a value is invalid, or a file cannot be written.
     """
     output = Path(output)
-    _refuse_settings(duplicates, processes)
+    known("keep", "drop")("duplicates", duplicates)
+    maybe(between(1, limits.PROCESSES, "[]"))("processes", processes)
     with corpus_files(paths) as names:
         files = _files(names)
         refuse_same([*names, *files, tokenizer], output)
@@ -233,10 +257,16 @@ def prepare(
         if feature_columns is not None:
             features = _learn_features(documents(), feature_columns)
         by_rule, ends = tokenizer.kind != "blank", frozenset(sentence_end or ())
+        end_ids = [tokenizer.id_of(token) for token in sentence_end or ()]
+        if sentence_end and None in end_ids:
+            raise InputError(
+                "sentence end {unknown!r} is not in the vocabulary; name tokens that are",
+                sentence_end[end_ids.index(None)],
+            )
         chunking = ChunkingOptions(by_rule, ends, duplicates == "drop", features)
         options = StoreOptions(
             tokenizer=tokenizer,
-            end_ids=_end_ids(sentence_end or (), tokenizer),
+            end_ids=np.asarray(end_ids, dtype=np.int64),
             chunking=chunking,
             segmenter=segmenter,
             processes=processes,
@@ -281,12 +311,6 @@ def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list
     return features
 
 
-def _refuse_settings(duplicates: str, processes: int | None) -> None:
-    known("keep", "drop")("duplicates", duplicates)
-    if processes is not None:
-        between(1, limits.PROCESSES, "[]")("processes", processes)
-
-
 def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     files = find_files(paths)
     for path in files:
@@ -300,8 +324,9 @@ def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
     """The existing store if it has the same content and settings; ``InputError`` if the folder
     contains anything else, because it would be replaced."""
-    if _unchanged(output, settings):
-        with contextlib.suppress(InputError):  # a damaged store is rewritten
+    with contextlib.suppress(InputError, KeyError, TypeError):  # a damaged store is rewritten
+        index = _read_index(output)
+        if index["format"] == FORMAT and contents(index["settings"]) == contents(settings):
             store = Store.open(output, reused=True)
             remove_work(output)
             return store
@@ -319,16 +344,6 @@ def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
     return None
 
 
-def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
-    ids = [tokenizer.id_of(token) for token in sentence_end]
-    if None in ids:
-        unknown = sentence_end[ids.index(None)]
-        raise InputError(
-            "sentence end {unknown!r} is not in the vocabulary; name tokens that are", unknown
-        )
-    return np.asarray(ids, dtype=np.int64)
-
-
 def _read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).is_file():
         raise InputError("{folder} contains no token store; make one with: ownbert prepare", folder)
@@ -340,20 +355,6 @@ def _read_index(folder: Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path} is damaged; prepare the store again: {error}") from None
     return index
-
-
-def _verify(path: Path, entry: dict[str, Any]) -> None:
-    size = path.stat().st_size if path.exists() else 0
-    if size != entry["bytes"]:
-        raise InputError(
-            "{path} has {size} bytes, expected {entry}; it was cut off or altered: prepare the "
-            "store again",
-            path,
-            size,
-            entry["bytes"],
-        )
-    if checksum(path)["crc32"] != entry["crc32"]:
-        raise InputError("{path} was altered (its checksum differs): prepare the store again", path)
 
 
 def _features(
@@ -383,12 +384,3 @@ def _identity(index: dict[str, Any]) -> str:
     for name, entry in sorted(index["files"].items()):
         content.append([name, entry["dtype"], entry["bytes"], entry["crc32"]])
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-
-
-def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
-    """Whether the existing store has the same content and settings."""
-    try:
-        index = _read_index(output)
-        return index["format"] == FORMAT and contents(index["settings"]) == contents(settings)
-    except (InputError, KeyError, TypeError):
-        return False

@@ -63,7 +63,6 @@ class WorkFolder:
             self.old.rename(self.target)
 
     def _clear(self) -> None:
-        """Remove everything except the lock."""
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -182,8 +181,12 @@ class StoreWriter:
         counts = np.zeros_like(self.counts)
         try:
             files = {name: dict(state["files"][name]) for name in self.files}
-            if not all(_intact(self._path(name), entry) for name, entry in files.items()):
-                return
+            for name, entry in files.items():  # the rest of a file is incomplete
+                path = self._path(name)
+                if not path.exists() or path.stat().st_size < entry["bytes"]:
+                    return
+                if checksum(path, entry["bytes"])["crc32"] != entry["crc32"]:
+                    return
             for ids in self._read("tokens", files["tokens"]):
                 counts += np.bincount(ids, minlength=len(counts))
             last = {name: self._last(name, files[name]) for name in self.last}
@@ -250,10 +253,3 @@ class StoreWriter:
             self.stack.close()
         entry = {"dtype": "<i8", "bytes": len(data), "crc32": zlib.crc32(data)}
         return {**self.files, "counts": entry}
-
-
-def _intact(path: Path, entry: dict[str, Any]) -> bool:
-    """Whether the first ``bytes`` of a file match the checksum; the rest is incomplete."""
-    if not path.exists() or path.stat().st_size < entry["bytes"]:
-        return False
-    return checksum(path, entry["bytes"])["crc32"] == entry["crc32"]

@@ -8,7 +8,7 @@ so it is tokenised once and then looked up.
 import importlib.util
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,6 @@ from ownbert.text.text_parts import grouped
 from ownbert.text.tokenizer import Tokenizer
 
 SEGMENTERS = ("jieba",)
-Segmenter = Callable[[str], Iterator[str]]
 
 # Texts tokenised at a time: these encodings include offsets and are large.
 _TEXTS = 1024
@@ -41,26 +40,16 @@ def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
         raise InputError("the segmenter {name} is not installed: pip install 'ownbert[zh]'", name)
 
 
-def load_segmenter(name: str) -> Segmenter:
-    """A function that splits a text into words, which concatenate to the text."""
-    return {"jieba": _jieba}[name]()
-
-
-def _jieba() -> Segmenter:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jieba's own deprecation warnings
-        import jieba
-    jieba.setLogLevel(60)  # otherwise it logs loading its dictionary
-    jieba.initialize()
-    return jieba.cut
-
-
 class WordBoundaryEncoder:
-    """Encodes texts to ids, and marks the tokens that start a segmented word."""
+    """Encodes texts to ids, and marks the tokens that start a word of jieba."""
 
-    def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter) -> None:
-        self.encoder = tokenizer.encoder
-        self.segmenter = segmenter
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # jieba's own deprecation warnings
+            import jieba
+        jieba.setLogLevel(60)  # otherwise it logs loading its dictionary
+        jieba.initialize()
+        self.encoder, self.segment = tokenizer.encoder, jieba.cut
         names = tokenizer.vocabulary()
         self.continues = np.array([name.startswith(CONTINUATION) for name in names], dtype=bool)
 
@@ -86,7 +75,7 @@ class WordBoundaryEncoder:
     def _starts(self, text: str, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """1 for the first token of each word. Tokens that start inside a word belong to it, as do
         continuation tokens."""
-        sizes = [len(word) for word in self.segmenter(text)]
+        sizes = [len(word) for word in self.segment(text)]
         word_of = np.repeat(np.arange(len(sizes)), sizes)
         if not len(ids):
             return np.empty(0, dtype=np.uint8)
@@ -136,9 +125,7 @@ class ChunkEncoder:
         # Byte-level BPE marks the start of a word by the space before it.
         self.before_word = " " if tokenizer.kind == "bpe" else ""
         self.ids = TextEncoder(tokenizer)
-        self.words = (
-            None if segmenter is None else WordBoundaryEncoder(tokenizer, load_segmenter(segmenter))
-        )
+        self.words = None if segmenter is None else WordBoundaryEncoder(tokenizer)
 
     def encode(self, chunk: Chunk) -> EncodedChunk:
         texts, closed, document_ends = self._texts(chunk)
@@ -148,7 +135,10 @@ class ChunkEncoder:
         else:
             ids, lengths = self.ids.encode(texts)
         if chunk.features:
-            ids, lengths = self._without_empty(ids, lengths)
+            # Words of control characters, which have no ids, are unknown, as in fine-tuning.
+            empty = lengths == 0
+            ids = np.insert(ids, (np.cumsum(lengths) - lengths)[empty], self.unknown)
+            lengths = lengths + empty
             words = np.zeros(len(ids), dtype=np.uint8)
             words[np.cumsum(lengths) - lengths] = 1
             features = np.concatenate(chunk.features).repeat(lengths, 0)
@@ -161,12 +151,6 @@ class ChunkEncoder:
         # Empty pieces and documents disappear, because ends are unique.
         sentence_ends, document_ends = np.unique(sentence_ends), np.unique(ends[document_ends])
         return EncodedChunk(ids, sentence_ends, document_ends, words, features)
-
-    def _without_empty(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Map words of control characters, which have no ids, to unknown, as in fine-tuning."""
-        empty = lengths == 0
-        positions = (np.cumsum(lengths) - lengths)[empty]
-        return np.insert(ids, positions, self.unknown), lengths + empty
 
     def _texts(self, chunk: Chunk) -> tuple[list[str], bytearray, list[int]]:
         """The texts to tokenise, whether each ends a sentence, and the number of texts before the
@@ -223,8 +207,11 @@ class TextEncoder:
             firsts.append(len(words))
             words += text.split(" ")
         unknown = set(words).difference(self.numbers)
-        if len(unknown) * _FEW_REPEATS > len(words):
-            return self._encode_in_order(texts)
+        if len(unknown) * _FEW_REPEATS > len(words):  # words do not repeat
+            if any(self.separator in text for text in texts):
+                return self._encode_separately(texts)
+            ids, lengths = zip(*self._encode_joined(texts), strict=True)
+            return np.concatenate(ids), np.concatenate(lengths)
         self._add_words(unknown)
         chosen = np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words))
         lengths = self.lengths[chosen]
@@ -244,13 +231,6 @@ class TextEncoder:
         self.pool = np.concatenate([self.pool, *(ids for ids, _ in encoded)])
         self.lengths = np.concatenate([self.lengths, *(lengths for _, lengths in encoded)])
         self.characters += sum(map(len, words))
-
-    def _encode_in_order(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts whose words do not repeat."""
-        if any(self.separator in text for text in texts):
-            return self._encode_separately(texts)
-        ids, lengths = zip(*self._encode_joined(texts), strict=True)
-        return np.concatenate(ids), np.concatenate(lengths)
 
     def _encode_joined(self, words: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Encode many words in one text, separated by a special token, which acts as a text end."""
@@ -276,7 +256,6 @@ class TextEncoder:
 
 
 def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Group texts by about ``size`` characters and separators."""
     return grouped(texts, size, lambda text: len(text) + 1)
 
 

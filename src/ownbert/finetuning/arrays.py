@@ -80,13 +80,15 @@ def labels_of(y: Any) -> Any:
     kind = getattr(getattr(y, "dtype", None), "kind", "")
     if kind == "O" and any(isinstance(one, list | tuple) for one in y):
         y = list(y)  # a Series of lists
-    if _is_list_of_ones(y):
+    if isinstance(y, list) and all(isinstance(one, list) and len(one) == 1 for one in y):
         y = [one for (one,) in y]
-    _require_listed(y)
+    # NumPy would convert NaN among texts to "nan".
+    for index, label in enumerate(y if isinstance(y, list | tuple) else ()):
+        _require_label(label, f"y[{index}]")
     # scikit-learn would convert pandas' nullable integers to floats.
     kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
-    if kind is not None and not y.isna().any():
-        y = y.to_numpy(dtype=kind)
+    if kind is not None and not y.isna().any():  # pyright: ignore
+        y = y.to_numpy(dtype=kind)  # pyright: ignore
     if (classes := _of_one_hot(y)) is not None:
         return classes
     several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
@@ -113,21 +115,10 @@ def _of_one_hot(y: Any) -> np.ndarray | None:
     return bits.argmax(1) if np.isin(bits, (0, 1)).all() and (bits.sum(1) == 1).all() else None
 
 
-def _is_list_of_ones(y: Any) -> bool:
-    return isinstance(y, list) and all(isinstance(one, list) and len(one) == 1 for one in y)
-
-
 def name_of(label: Any, where: str) -> str:
     """A label as text; ``InputError`` if it is missing."""
     _require_label(label, where)
     return label_text(label.item() if isinstance(label, np.generic) else label, where)
-
-
-def _require_listed(y: Any) -> None:
-    """Check the labels of a list, in which NumPy would convert NaN among texts to "nan"."""
-    if isinstance(y, list | tuple):
-        for index, label in enumerate(y):
-            _require_label(label, f"y[{index}]")
 
 
 def _require_label(label: Any, where: str) -> None:

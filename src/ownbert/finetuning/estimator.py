@@ -150,20 +150,7 @@ class TextEstimator(BaseEstimator):
         folder = model_folder(self.model)
         several = any((folder / name).exists() for name in (BLEND, ENSEMBLE))
         opened = open_folder(folder, Compute(self.device if several else "cpu", packed=several))
-        self._adopt_task(opened.task)
-        if several or not opened.models:  # an exported file
-            self.folder_ = str(folder.resolve())
-        self._use_folder(opened)
-
-    def _use_folder(self, opened: Opened) -> None:
-        """Use a folder for predictions."""
-        self._opened, self.task_, self.tokenizer_ = opened, opened.task, opened.tokenizer
-        if not hasattr(self, "folder_"):
-            (self.model_,) = opened.models
-        self._answers()  # now, because ``predict`` must not modify the estimator
-
-    def _adopt_task(self, task: Any) -> None:
-        """Use the task of a folder; reject a folder of another task."""
+        task: Any = opened.task
         if task.name != self.task_name:
             raise InputError(
                 "{model} was trained for {name}, but {kind} is for {task_name}",
@@ -174,6 +161,16 @@ class TextEstimator(BaseEstimator):
             )
         self._texts = 2 if task.pair else 1
         self._set_attributes(task)
+        if several or not opened.models:  # an exported file
+            self.folder_ = str(folder.resolve())
+        self._use_folder(opened)
+
+    def _use_folder(self, opened: Opened) -> None:
+        """Use a folder for predictions."""
+        self._opened, self.task_, self.tokenizer_ = opened, opened.task, opened.tokenizer
+        if not hasattr(self, "folder_"):
+            (self.model_,) = opened.models
+        self._answers()  # now, because ``predict`` must not modify the estimator
 
     def _set_attributes(self, task: Task) -> None:
         """Set the attributes that ``fit`` sets besides the model, from the folder's task."""
@@ -205,7 +202,12 @@ class TextEstimator(BaseEstimator):
         options = self.get_params(deep=False) | own
         for name in ("dev_share", "output", "verbose", "random_state", "class_weight"):
             options.pop(name, None)
-        options["seed"] = seed = self._seed()
+        seed = self.seed
+        if isinstance(self.random_state, Integral):
+            seed = int(self.random_state)
+        elif self.random_state is not None:
+            seed = int(check_random_state(self.random_state).randint(2**31))
+        options["seed"] = seed
         plain = {name: _plain(value) for name, value in options.items()}
         recipe = resolve(FinetuneRecipe, options=recipe_options(task, plain))
         parts = self._split(rows, classes, seed)
@@ -220,13 +222,6 @@ class TextEstimator(BaseEstimator):
                 vars(self).pop(name, None)
             self._use_folder(open_folder(folder.path, Compute("cpu", packed=False)))
         self._texts = len(rows[0].texts)
-
-    def _seed(self) -> int:
-        if self.random_state is None:
-            return self.seed
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31))
 
     @contextlib.contextmanager
     def _start(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Iterator[str | Path]:
@@ -250,9 +245,14 @@ class TextEstimator(BaseEstimator):
         if clusters.max() == 0:
             clusters = np.arange(len(rows))
         _, first = np.unique(clusters, return_index=True)
+        stratified = True
         if classes is not None:
             classes = np.unique(classes, return_inverse=True)[1][first]
-        if classes is None or _can_be_stratified(classes, share):
+            # scikit-learn needs two texts per class, and as many texts as classes on both sides.
+            counts, dev_size = np.bincount(classes), math.ceil(share * len(first))
+            smaller = min(dev_size, len(first) - dev_size)
+            stratified = counts.min() >= 2 and smaller >= len(counts)
+        if classes is None or stratified:
             given: Any = {"test_size": share, "random_state": seed, "stratify": classes}
             train, dev = train_test_split(np.arange(len(first)), **given)
         else:
@@ -295,8 +295,9 @@ class TextEstimator(BaseEstimator):
         if (names := column_names(X)) is not None:
             self.feature_names_in_ = names
 
-    def _require_same_columns(self, X: Any) -> None:
-        """Raise ``InputError`` for a data frame with other columns than in ``fit``."""
+    def _predictions(self, X: Any) -> np.ndarray:
+        """The task's raw output for each text, (texts, ...)."""
+        self._require_fitted()
         names, fitted = column_names(X), getattr(self, "feature_names_in_", None)
         if names is not None and fitted is not None and list(names) != list(fitted):
             raise InputError(
@@ -304,11 +305,6 @@ class TextEstimator(BaseEstimator):
                 ", ".join(names),
                 ", ".join(fitted),
             )
-
-    def _predictions(self, X: Any) -> np.ndarray:
-        """The task's raw output for each text, (texts, ...)."""
-        self._require_fitted()
-        self._require_same_columns(X)
         texts = texts_of(X, least=0)
         rows = rows_of(texts, [None] * len(texts))
         if not rows:
@@ -337,14 +333,6 @@ class TextEstimator(BaseEstimator):
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _can_be_stratified(classes: np.ndarray, share: float) -> bool:
-    """Whether a stratified split is possible: scikit-learn needs at least two texts per class, and
-    as many texts as classes on both sides."""
-    counts = np.bincount(classes)
-    held_out = math.ceil(share * len(classes))
-    return counts.min() >= 2 and min(held_out, len(classes) - held_out) >= len(counts)
 
 
 def _held_out(classes: np.ndarray, count: int, seed: int) -> set[int]:

@@ -1,8 +1,9 @@
 """Entry point of fine-tuning: one training, an ensemble, a search, or a preview (--dry-run)."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ from ownbert.train.loop import Callbacks
 
 if TYPE_CHECKING:
     from ownbert.finetuning.several_runs import Ensemble
+
+_SHOWN = 5  # rows of a preview
+# With more than _ALL labels, only the most frequent and the rarest are shown.
+_ALL, _FREQUENT, _RARE = 20, 10, 5
+_CHARACTERS = 200  # maximum characters of a target
 
 
 @accepts_settings(FinetuneRecipe)
@@ -73,15 +79,14 @@ def finetune(
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     if output is None:
         raise InputError('output is needed: the folder for the model, as in output="runs/model"')
-    refuse_other_task(task, overrides)
     train, labels = rows_by_other_names(options.get("train"), options.pop("labels", None), options)
     if train is not None:
         options["train"] = train if labels is None else (train, labels)
     with writing(output), contextlib.ExitStack() as stack:
         folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
-        sources, options = sources_in_memory(recipe_options(task, options))
-        recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
-        recipe = without_files(recipe, sources)
+        recipe, sources = _recipe(
+            task, overrides, options, folder.resolve_finetuning, config=config
+        )
         if resume and folder.finished:
             Display("finetune", quiet=quiet).say(
                 f"{output} is finished: nothing is left to do; start over with --overwrite"
@@ -107,18 +112,6 @@ def finetune(
         return run.train(folder, quiet=quiet)
 
 
-def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:
-    """Raise ``InputError`` if an override names another task than ``task``."""
-    for override in overrides:
-        name, _, value = (part.strip() for part in override.partition("="))
-        if task is not None and name == "task.name" and value != task_class(task).name:
-            raise InputError(
-                "task.name is {value}, but the task is {task}; omit one of them",
-                in_short(value),
-                task,
-            )
-
-
 def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options keyed by their names in a recipe."""
     options = with_label_columns(options)
@@ -130,28 +123,32 @@ def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, An
     return {k: str(v) if isinstance(v, Path) else v for k, v in named.items()}
 
 
-def sources_in_memory(options: Mapping[str, Any]) -> tuple[Sources, dict[str, Any]]:
-    """The training and dev rows that are in memory (None for files), and the other options."""
-    names = ("train", "dev")
-    given = {name: options[name] for name in names if not isinstance(options.get(name), str | None)}
-    others = {name: value for name, value in options.items() if name not in given}
-    return (given.get("train"), given.get("dev")), others
-
-
-def without_files(recipe: FinetuneRecipe, sources: Sources) -> FinetuneRecipe:
-    """The recipe without the names of temporary files for rows in memory."""
-    none, data = FinetuneData(), recipe.data
-    if sources[0] is not None:
-        data = replace(data, train=none.train)
-    if sources[1] is not None:
-        data = replace(data, dev=none.dev)
-    return replace(recipe, data=data)
-
-
-_SHOWN = 5  # rows
-# With more than _ALL labels, only the most frequent and the rarest are shown.
-_ALL, _FREQUENT, _RARE = 20, 10, 5
-_CHARACTERS = 200  # maximum characters of a target
+def _recipe(
+    task: str | None,
+    overrides: Sequence[str],
+    options: Mapping[str, Any],
+    resolve: Callable[..., FinetuneRecipe],
+    **more: Any,
+) -> tuple[FinetuneRecipe, Sources]:
+    """The recipe, without the names of temporary files for rows in memory, and these rows."""
+    for override in overrides:
+        name, _, value = (part.strip() for part in override.partition("="))
+        if task is not None and name == "task.name" and value != task_class(task).name:
+            raise InputError(
+                "task.name is {value}, but the task is {task}; omit one of them",
+                in_short(value),
+                task,
+            )
+    options = recipe_options(task, options)
+    in_memory = {
+        name: options.pop(name)
+        for name in ("train", "dev")
+        if not isinstance(options.get(name), str | None)
+    }
+    recipe = resolve(overrides=overrides, options=options, **more)
+    none = {name: getattr(FinetuneData(), name) for name in in_memory}
+    recipe = replace(recipe, data=replace(recipe.data, **none))
+    return recipe, (in_memory.get("train"), in_memory.get("dev"))
 
 
 def preview_finetuning(
@@ -167,24 +164,23 @@ def preview_finetuning(
         The resolved recipe, counts, columns, label distribution, lengths, suspicious rows, and
         examples as the model sees them.
     """
-    refuse_other_task(task, overrides)
-    sources, options = sources_in_memory(recipe_options(task, options))
-    recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=options)
-    recipe = without_files(recipe, sources)
+    recipe, sources = _recipe(
+        task, overrides, options, partial(resolve, FinetuneRecipe), config=config
+    )
     with reading_as(recipe.data.encoding):
-        return "\n".join(_preview(FinetuningRun(recipe, sources=sources)))
-
-
-def _preview(run: FinetuningRun) -> list[str]:
-    return [
-        _settings(run),
-        *run.summary(),
-        *_columns(run),
-        *_labels(run),
-        *run.builder.describe(run.splits.train_data, run.task.unit),
-        *(f"{'warning' if f.severe else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
-        *_examples(run),
-    ]
+        run = FinetuningRun(recipe, sources=sources)
+        lines = [_settings(run), *run.summary()]
+        for part in run.splits.parts[1:]:
+            others = run.splits.split.named(part.source) if part.source else {}
+            if columns := run.task.describe_columns(part.source, others.values()):
+                lines.append(f"columns, {part.name}: {columns}")
+        for part in run.splits.parts:
+            if shares := label_shares(run.task, part.rows):
+                lines.append(f"labels, {part.name}: {shares}")
+        lines += run.builder.describe(run.splits.train_data, run.task.unit)
+        for finding in check_rows(*run.splits.parts):
+            lines.append(f"{'warning' if finding.severe else 'note'}: {finding.line}")
+        return "\n".join([*lines, *_examples(run)])
 
 
 def _settings(run: FinetuningRun) -> str:
@@ -195,20 +191,6 @@ def _settings(run: FinetuningRun) -> str:
     if run.config.image is None:
         del values["model"]["vit"]
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-
-
-def _columns(run: FinetuningRun) -> Iterator[str]:
-    """The columns of dev rows of tasks with texts and labels in a table."""
-    for part in run.splits.parts[1:]:
-        others = run.splits.split.named(part.source) if part.source else {}
-        if columns := run.task.describe_columns(part.source, others.values()):
-            yield f"columns, {part.name}: {columns}"
-
-
-def _labels(run: FinetuningRun) -> Iterator[str]:
-    for part in run.splits.parts:
-        if shares := label_shares(run.task, part.rows):
-            yield f"labels, {part.name}: {shares}"
 
 
 def label_shares(task: Task, rows: Sequence[Row]) -> str:

@@ -224,9 +224,15 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     count = len(labels)
     side = min(11.0, max(2.2, count * (0.55 if count <= _NUMBERS else 0.27)))
     font = min(9.0, max(5.0, 0.85 * 72 * side / count))
-    named: Sequence[int] = range(count)
+    named = list(range(count))
     if count > _NAMES:
-        named = _most_confused(confusion, distance=font / 72 * count / side)
+        # The most confused labels, far enough apart that their names do not overlap.
+        named, distance = [], font / 72 * count / side
+        wrong = confusion.sum(0) + confusion.sum(1) - 2 * np.diag(confusion)
+        for label in np.argsort(-wrong, kind="stable").tolist():
+            if len(named) < _NAMED and all(abs(label - other) >= distance for other in named):
+                named.append(label)
+        named.sort()
     # The matrix fills the figure; names and colour bar are outside, and the saved box includes
     # them.
     figure = figure_class(figsize=(side, side), dpi=_DPI)
@@ -241,16 +247,6 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     box = figure.get_tightbbox().padded(0.1)
     save_figure(figure, path, _DPI, bbox_inches=box)
     return warning
-
-
-def _most_confused(confusion: np.ndarray, distance: float) -> list[int]:
-    """The most confused labels, at least ``distance`` apart so that their names do not overlap."""
-    wrong = confusion.sum(0) + confusion.sum(1) - 2 * np.diag(confusion)
-    named: list[int] = []
-    for label in np.argsort(-wrong, kind="stable").tolist():
-        if len(named) < _NAMED and all(abs(label - other) >= distance for other in named):
-            named.append(label)
-    return sorted(named)
 
 
 def _cells(axis: Any, confusion: np.ndarray) -> Any:

@@ -13,8 +13,7 @@ from typing import Any
 
 from ownbert.batches.loader import Loader
 from ownbert.batches.word_features import describe_features
-from ownbert.checkpoint import Description, save
-from ownbert.config.encoder import EncoderConfig
+from ownbert.checkpoint import save
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
@@ -47,7 +46,7 @@ from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.classification import ClassificationTask
-from ownbert.tasks.finetune_recipe import TEXT_TASKS, FinetuneRecipe, TaskSettings
+from ownbert.tasks.finetune_recipe import TEXT_TASKS, FinetuneRecipe
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import is_soft
@@ -107,9 +106,23 @@ class FinetuningRun(TrainingRun):
         )
         self.description = description or self.task.describe_new(recipe, self.splits.train_rows)
         self.config = self.description.config
-        _refuse_freezing(recipe.model.freeze, self.description)
-        length = _max_length(recipe.data.max_length, self.config)
-        self.builder = self.task.input_builder(self.description, length)
+        layers, most = recipe.model.freeze, self.config.num_hidden_layers
+        if layers and self.description.decoder is not None:
+            raise InputError(
+                "model.freeze is for models without a decoder, but a {architecture} has one",
+                self.description.architecture,
+            )
+        if layers > most:
+            raise InputError("model.freeze is {layers}; the model has {most} layers", layers, most)
+        length, longest = recipe.data.max_length, self.config.longest
+        if length is not None and not 8 <= length <= longest:
+            raise InputError(
+                "max_length {length} must be from 8 to {longest}, the number of the model's "
+                "positions",
+                length,
+                longest,
+            )
+        self.builder = self.task.input_builder(self.description, length or longest)
         self.task.max_length = self.max_length = self.builder.max_length
         self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)
@@ -142,20 +155,15 @@ class FinetuningRun(TrainingRun):
             self.task.monitor(metric)
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
-    def _share_read(self, settings: TaskSettings) -> float:
-        """The share of the tokens that an epoch reads, below 1 if windows of long documents are
-        sampled."""
-        data = self.splits.train_data
-        if settings.train_windows is None:
-            return 1.0
-        return data.sizes.sum() / max(1, sum(len(example.token_ids) for example in data.examples))
-
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with defaults that depend on the machine, the model and the data."""
         task, defaults = self.task, self.defaults
         recipe = task.complete_recipe(recipe, self.builder)
-        classifies = isinstance(task, ClassificationTask)
-        if classifies and self._may_balance(recipe) and task.balance():
+        # With few, imbalanced rows, weights of labels gained three to six points of macro-F1
+        # (docs/lab/fine-tuning.md).
+        applies = recipe.task.class_weights is None and self.monitor.metric in BALANCED
+        applies = applies and defaults.few and not self._has_soft_targets
+        if isinstance(task, ClassificationTask) and applies and task.balance():
             recipe = replace(recipe, task=replace(recipe.task, class_weights="balanced"))
         batch_size = recipe.data.batch_size or defaults.batch_size
         if batch_size < self.task.min_batch_size:
@@ -166,8 +174,10 @@ class FinetuningRun(TrainingRun):
                 self.task.name,
                 self.task.min_batch_size,
             )
-        batches = -(-len(self.splits.train_data) // batch_size)
-        steps_of, share = recipe.run.steps_of, self._share_read(recipe.task)
+        data, steps_of, share = self.splits.train_data, recipe.run.steps_of, 1.0
+        batches = -(-len(data) // batch_size)
+        if recipe.task.train_windows is not None:  # windows of long documents are sampled
+            share = data.sizes.sum() / max(1, sum(len(e.token_ids) for e in data.examples))
         epochs = recipe.run.epochs or defaults.epochs(steps_of(batches), share)
         between = 1 if recipe.run.epochs else epochs_per_evaluation(epochs)
         run = replace(
@@ -185,12 +195,6 @@ class FinetuningRun(TrainingRun):
             optim=replace(recipe.optim, learning_rate=rate),
             run=run,
         )
-
-    def _may_balance(self, recipe: FinetuneRecipe) -> bool:
-        """Whether labels are weighted by default: with few, imbalanced rows this gained three to
-        six points of macro-F1 (docs/lab/fine-tuning.md)."""
-        applies = recipe.task.class_weights is None and self.monitor.metric in BALANCED
-        return applies and self.defaults.few and not self._has_soft_targets
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -498,11 +502,16 @@ class FinetuningRun(TrainingRun):
             *splits.columns_read(),
             *task.notes(),
             *splits.notes,
-            *self._describe_weights(),
-            *self._describe_features(),
-            *splits.truncation_warnings(),
-            *splits.unknown_warnings(),
         ]
+        if recipe.task.class_weights != self.given.task.class_weights:
+            lines.append("rare labels have more weight (--class-weights equal turns this off)")
+        if self.given.model.head_init == "linear" and not self.starts_linear:
+            lines.append(
+                "--head-init linear has no effect: it is for new heads of classify, multilabel and "
+                f"regress without --ngrams, and for up to {MOST_TOKENS:,} tokens of training rows"
+            )
+        lines += self._describe_features()
+        lines += [*splits.truncation_warnings(), *splits.unknown_warnings()]
         if splits.sample is not None:
             lines.append(
                 f"evaluates {len(splits.sample):,} of the dev {task.unit} during training, "
@@ -514,15 +523,6 @@ class FinetuningRun(TrainingRun):
                 "are the best"
             )
         return lines + [f"warning: {line}" for line in task.warnings()]
-
-    def _describe_weights(self) -> Iterator[str]:
-        if self.recipe.task.class_weights != self.given.task.class_weights:
-            yield "rare labels have more weight (--class-weights equal turns this off)"
-        if self.given.model.head_init == "linear" and not self.starts_linear:
-            yield (
-                "--head-init linear has no effect: it is for new heads of classify, multilabel and "
-                f"regress without --ngrams, and for up to {MOST_TOKENS:,} tokens of training rows"
-            )
 
     def _describe_features(self) -> Iterator[str]:
         """The columns of word features, and whether they continue those of pretraining."""
@@ -549,25 +549,3 @@ def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
         data.text_column, data.second_column, data.label_column, features=data.feature_columns
     )
     return task_class(recipe.task.name)(recipe.task, columns, labels)
-
-
-def _refuse_freezing(layers: int, description: Description) -> None:
-    most = description.config.num_hidden_layers
-    if layers and description.decoder is not None:
-        raise InputError(
-            "model.freeze is for models without a decoder, but a {architecture} has one",
-            description.architecture,
-        )
-    if layers > most:
-        raise InputError("model.freeze is {layers}; the model has {most} layers", layers, most)
-
-
-def _max_length(length: int | None, config: EncoderConfig) -> int:
-    longest = config.longest
-    if length is not None and not 8 <= length <= longest:
-        raise InputError(
-            "max_length {length} must be from 8 to {longest}, the number of the model's positions",
-            length,
-            longest,
-        )
-    return length or longest

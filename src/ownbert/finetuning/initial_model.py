@@ -48,8 +48,11 @@ def make_model(
             dropout=settings.dropout,
             anew=[] if knows_labels(description, task) else [spec.kind],
         )
-        if pretrained is not None:
-            _take_features(model, task, pretrained.kind)
+        if pretrained is not None:  # its word features are taken over, and it is removed
+            head: Any = model.heads[task.head]
+            other: Any = model.heads.pop(pretrained.kind)
+            del model.specs[pretrained.kind]
+            head.features.start_from(other.features, task.pretrained_features, task.features)
     if adapted is not None:
         take_encoder(model, adapted)
     if settings.freeze:
@@ -59,14 +62,6 @@ def make_model(
             if part is not None:
                 part.requires_grad_(False)
     return model
-
-
-def _take_features(model: Model, task: Task, pretrained: str) -> None:
-    """Initialise the word features of the task's head from another head, which is removed."""
-    head: Any = model.heads[task.head]
-    other: Any = model.heads.pop(pretrained)
-    del model.specs[pretrained]
-    head.features.start_from(other.features, task.pretrained_features, task.features)
 
 
 def knows_labels(description: Description, task: Task) -> bool:

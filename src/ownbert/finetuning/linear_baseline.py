@@ -123,10 +123,16 @@ def score_baseline(
 
 
 def _score(task: Task, train: Sequence[Row], dev: Sequence[Row], metric: str) -> LinearBaseline:
-    if isinstance(task, EmbeddingTask):
-        return _score_words(task, train, dev, metric)
-    chosen = _affordable(train, len(task.labels))
     kind = text_kind(text for row in train for text in row.texts)
+    if isinstance(task, EmbeddingTask):
+        first, second = (Texts([(row.texts[side],) for row in dev], kind) for side in (0, 1))
+        # Document frequencies include the texts to be searched, as in use.
+        others = [(text,) for row in _affordable(train, 1) for text in {*row.texts}]
+        view = NgramView.fit(Texts([*first.rows, *second.rows], kind), Texts(others, kind))
+        check_time()
+        vectors = view.features(first), view.features(second)
+        return WordBaseline(metric, task.score_vectors(dev, *vectors).values[metric], None)
+    chosen = _affordable(train, len(task.labels))
     texts = Texts([row.texts for row in chosen], kind)
     view = NgramView.fit(texts, Texts([], kind))
     check_time()
@@ -139,19 +145,6 @@ def _score(task: Task, train: Sequence[Row], dev: Sequence[Row], metric: str) ->
     decided = [task.decide(raw, row, None) for raw, row in zip(raws, dev, strict=True)]
     value = task.score(dev, decided).values[metric]
     return LinearBaseline(metric, value, len(chosen) if len(chosen) < len(train) else None)
-
-
-def _score_words(
-    task: EmbeddingTask, train: Sequence[Row], dev: Sequence[Row], metric: str
-) -> WordBaseline:
-    kind = text_kind(text for row in train for text in row.texts)
-    first, second = (Texts([(row.texts[side],) for row in dev], kind) for side in (0, 1))
-    # Document frequencies include the texts to be searched, as in use.
-    others = [(text,) for row in _affordable(train, 1) for text in {*row.texts}]
-    view = NgramView.fit(Texts([*first.rows, *second.rows], kind), Texts(others, kind))
-    check_time()
-    value = task.score_vectors(dev, view.features(first), view.features(second)).values[metric]
-    return WordBaseline(metric, value, None)
 
 
 def _affordable(rows: Sequence[Row], labels: int) -> Sequence[Row]:
@@ -210,25 +203,18 @@ def start_at_linear(
     features, targets = (features - mean) / scale, _targets(task, rows)
     strength = _STRENGTH_OF_FEW
     if not few:
-        clusters = clusters_of([task.fold_keys(row) for row in rows])
-        strength = _best_strength(features, targets, clusters)
+        held_out = clusters_of([task.fold_keys(row) for row in rows]) % _HELD_OUT == 0
+
+        def loss_of(strength: float) -> float:
+            linear = fit_linear(features[~held_out], targets[~held_out], strength)
+            return loss(targets[held_out], linear.scores(features[held_out]))
+
+        strength = strength if held_out.all() else min(_STRENGTHS, key=loss_of)
     linear = fit_linear(features, targets, strength)
     weights = linear.weights.T / scale  # (C, F)
     with torch.no_grad():
         last.weight.copy_(torch.from_numpy(weights))
         last.bias.copy_(torch.from_numpy(linear.bias - weights @ mean))
-
-
-def _best_strength(features: np.ndarray, targets: Targets, clusters: np.ndarray) -> float:
-    held_out = clusters % _HELD_OUT == 0
-    if held_out.all():
-        return _STRENGTH_OF_FEW
-
-    def loss_of(strength: float) -> float:
-        linear = fit_linear(features[~held_out], targets[~held_out], strength)
-        return loss(targets[held_out], linear.scores(features[held_out]))
-
-    return min(_STRENGTHS, key=loss_of)
 
 
 def inputs_of_head(

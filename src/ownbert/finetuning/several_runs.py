@@ -112,7 +112,12 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         InputError: the rows cannot be split into this many folds.
     """
     output, kind = folder.path, "folds" if run.given.run.folds else "seeds"
-    members = _fold_members(run) if kind == "folds" else _seed_members(run)
+    if kind == "folds":
+        members = _fold_members(run)
+    else:  # the same rows for all seeds, even if they were sampled by labels_per_class
+        seeds = range(run.given.seed, run.given.seed + (run.given.run.seeds or 0))
+        rows = run.splits.rows
+        members = [_Member(f"seed-{seed}", _recipe(run, seed=seed), rows) for seed in seeds]
     _earlier(run, folder, ENSEMBLE)
     _begin(run, folder, [member.name for member in members])
     header = {"format": _FORMAT, "kind": kind, "identity": run.identity}
@@ -157,15 +162,6 @@ def _recipe(run: FinetuningRun, **changes: Any) -> FinetuneRecipe:
     """The recipe of a member, with the settings completed by reading the files."""
     run_settings = replace(run.given.run, folds=None, seeds=None)
     return replace(run.given, task=run.task.settings, run=run_settings, **changes)
-
-
-def _seed_members(run: FinetuningRun) -> list[_Member]:
-    # The same rows for all seeds, even if they were sampled by labels_per_class.
-    first = run.given.seed
-    return [
-        _Member(f"seed-{seed}", _recipe(run, seed=seed), run.splits.rows)
-        for seed in range(first, first + (run.given.run.seeds or 0))
-    ]
 
 
 def _fold_members(run: FinetuningRun) -> list[_Member]:

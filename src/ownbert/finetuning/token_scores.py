@@ -167,7 +167,6 @@ class TokenScores:
         return len(self.table) - len(self.pairs)
 
     def write(self, path: Path) -> None:
-        """Save the scores in an .npz file."""
         with atomic_path(path) as new, open(new, "wb") as file:
             np.savez(file, **vars(self))
 
@@ -176,8 +175,7 @@ class TokenScores:
         """The scores of a file; None if it is missing or damaged."""
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                required = [f.name for f in fields(cls)][:5]  # earlier versions saved no others
-                saved = {name: arrays[name] for name in {*required, *arrays.files}}
+                saved = {field.name: arrays[field.name] for field in fields(cls)}
                 return cls(**{k: v if v.ndim else v.item() for k, v in saved.items()})
         except (OSError, EOFError, ValueError, KeyError, BadZipFile):
             return None

@@ -175,13 +175,9 @@ def start_at_neighbours(encoder: Encoder) -> None:
         return
     qkv = cast(Attention, encoder.blocks[0].attention).qkv.weight
     for head in range(config.num_attention_heads):
-        away = -1 - head if config.is_decoder else _offset(head)
+        away = (1 if head % 2 else -1) * (1 + head // 2)  # -1, 1, -2, 2, ...
+        away = -1 - head if config.is_decoder else away
         _point(qkv, head, config.head_size, frequencies, away)
-
-
-def _offset(head: int) -> int:
-    """-1, 1, -2, 2, ..."""
-    return (1 if head % 2 else -1) * (1 + head // 2)
 
 
 def _frequencies(count: int, positions: int) -> Tensor:

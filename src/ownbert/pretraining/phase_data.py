@@ -112,7 +112,6 @@ def make_phase_data(
     unigram: torch.Tensor,
     seed: int,
 ) -> PhaseData:
-    """Create the data of a phase."""
     chosen = objectives_of(task.objectives)
     maskers = (one.masker(tokenizer, ordinary, task) for one in chosen)
     data, held_out = pretraining_data(
@@ -169,6 +168,5 @@ def plant(
 
 
 def write_canaries(folder: Path, canaries: list[dict[str, Any]]) -> None:
-    """Write the canaries into a model folder."""
     if canaries:
         write_json(folder / CANARIES, {"format": 1, "canaries": canaries})

@@ -250,7 +250,6 @@ class PretrainRecipe(CheckedSettings):
 
     @property
     def objectives(self) -> set[str]:
-        """The objectives of all phases."""
         return {name for task, _ in self.parts for name in task.objectives}
 
     def __post_init__(self) -> None:

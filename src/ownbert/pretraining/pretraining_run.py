@@ -1,10 +1,10 @@
 """Pretraining: from a token store to a model folder with its card."""
 
 import contextlib
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -136,8 +136,20 @@ class Pretraining(TrainingRun):
             if ids is not None:
                 self.vocabularies += (self.tokenizer,)
                 added.append(ids)
-        recipe = _with_lengths(recipe, self.store)
-        _refuse_features(recipe, self.store)
+        if recipe.data.max_length is None:  # derived from the documents
+            lengths, source = np.diff(self.store.document_ends, prepend=0), recipe.model.init_from
+            median = float(np.median(lengths)) if len(lengths) else 0.0
+            recipe = recipe.with_lengths(median, position_limit(source) if source else None)
+        known = {name for name, objective in PRETRAINING.items() if objective.reads_features}
+        others = sorted(recipe.objectives - known)
+        if self.store.tags and others:
+            raise InputError(
+                "task.objectives has {others}, which does not read the word features of {folder}; "
+                "use {options} (with mlm), or prepare the store without {--feature-columns}",
+                others[0],
+                self.store.folder,
+                ", ".join(sorted(known)),
+            )
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
@@ -189,7 +201,6 @@ class Pretraining(TrainingRun):
         return replace(recipe, task=task, optim=optim, run=run)
 
     def _softmax(self, recipe: PretrainRecipe) -> str:
-        """Whether to use the full or the sampled softmax."""
         if recipe.task.softmax != "auto":
             return recipe.task.softmax
         gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
@@ -241,26 +252,21 @@ class Pretraining(TrainingRun):
         shares = [phase.share for phase in self.recipe.phases] or [1.0]
         # 0.1 + 0.2 exceeds 0.3, which would add a step to the second phase.
         ends = [*(end - 1e-9 for end in [*accumulate(shares)][:-1]), 1.0]
-        pairs = zip(self.phase_data, ends, strict=True)
-        return [self._phase(data, until, learner, world) for data, until in pairs]
-
-    def _phase(self, data: PhaseData, until: float, learner: Learner, world: World) -> Phase:
-        held_out = data.held_out_batches(self._evaluation_tokens(data))
-        loader = Loader(
-            data.examples,
-            self.recipe.seed,
-            batch_tokens=data.settings.batch_tokens,
-            process=world.rank,
-            processes=world.size,
-            device=self.device.type,
-            precision=self.recipe.run.precision,
-        )
-        return Phase(
-            loader,
-            data.objectives,
-            lambda: data.evaluate(learner, held_out, self.recipe.run.precision),
-            until,
-        )
+        phases, precision = [], self.recipe.run.precision
+        for data, until in zip(self.phase_data, ends, strict=True):
+            held_out = data.held_out_batches(self._evaluation_tokens(data))
+            loader = Loader(
+                data.examples,
+                self.recipe.seed,
+                batch_tokens=data.settings.batch_tokens,
+                process=world.rank,
+                processes=world.size,
+                device=self.device.type,
+                precision=precision,
+            )
+            evaluate = partial(data.evaluate, learner, held_out, precision)
+            phases.append(Phase(loader, data.objectives, evaluate, until))
+        return phases
 
     def _evaluation_tokens(self, data: PhaseData) -> float:
         """Maximum tokens of an evaluation, by the tokens trained between evaluations; infinite if
@@ -296,7 +302,6 @@ class Pretraining(TrainingRun):
                 save(complete, path, tokenizer=self.tokenizer, values=values)
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
-        """Write the model card."""
         model = job.state.learner.model
         if job.world.first and self.with_card:
             checked = self._check_precision(folder.path)
@@ -326,7 +331,6 @@ class Pretraining(TrainingRun):
         return checked
 
     def _data(self) -> dict[str, str]:
-        """Facts about the corpus, for the user."""
         store = self.store
         return {
             "documents": f"{store.documents:,}",
@@ -360,30 +364,6 @@ class Pretraining(TrainingRun):
             f"{run.device} in {run.precision}",
             *([describe_features(store.tags)] if store.tags else []),
         ]
-
-
-def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
-    known = {name for name, one in PRETRAINING.items() if one.reads_features}
-    others = sorted(recipe.objectives - known)
-    if store.tags and others:
-        raise InputError(
-            "task.objectives has {others}, which does not read the word features of {folder}; "
-            "use {options} (with mlm), or prepare the store without {--feature-columns}",
-            others[0],
-            store.folder,
-            ", ".join(sorted(known)),
-        )
-
-
-def _with_lengths(recipe: PretrainRecipe, store: Store) -> PretrainRecipe:
-    """The recipe with sequence lengths derived from the documents, unless it has any."""
-    if recipe.data.max_length is not None:
-        return recipe
-    lengths, source = np.diff(store.document_ends, prepend=0), recipe.model.init_from
-    return recipe.with_lengths(
-        float(np.median(lengths)) if len(lengths) else 0.0,
-        position_limit(source) if source else None,
-    )
 
 
 def preview_pretraining(
@@ -424,7 +404,7 @@ def preview_pretraining(
     return "\n".join(lines)
 
 
-@functools.cache
+@cache
 def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     """``matmul_rate``, cached for all runs of a process because it takes a while."""
     return matmul_rate(device, dtype)

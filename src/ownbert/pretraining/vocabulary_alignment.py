@@ -98,7 +98,12 @@ def match_vocabulary(
     for role in special.keys() & theirs.keys():
         kinds[special[role]], ids[special[role]] = "special", (theirs[role],)
     ordinary = [index for index in range(size) if index not in special.values()]
-    anonymous = _meaningless_tokens(tokenizer, old, ordinary, ranked=ranking is not None)
+    # Tokens whose names carry no meaning.
+    anonymous = _numbers(tokenizer, ordinary)
+    if ranking is not None:
+        anonymous = anonymous or set(ordinary)
+    elif _numbers(old, [i for i in range(old.vocab_size) if i not in old.special_ids]):
+        anonymous = set()
     named = [index for index in ordinary if index not in anonymous]
     for index, old_ids in _by_name(tokenizer, old, named).items():
         kinds[index] = "name" if len(old_ids) == 1 else "pieces"
@@ -144,17 +149,6 @@ def read_counts(path: str | Path) -> dict[str, int]:
     if not counts:
         raise InputError("{path} contains no counts; each line must have a token and a count", path)
     return counts
-
-
-def _meaningless_tokens(
-    tokenizer: Tokenizer, old: Tokenizer, ordinary: Ids, *, ranked: bool
-) -> set[int]:
-    """The tokens whose names carry no meaning."""
-    numbers = _numbers(tokenizer, ordinary)
-    if numbers:
-        others = [i for i in range(old.vocab_size) if i not in old.special_ids]
-        return set() if not ranked and _numbers(old, others) else numbers
-    return set(ordinary) if ranked else set()
 
 
 def _numbers(tokenizer: Tokenizer, ordinary: Ids) -> set[int]:
@@ -247,7 +241,9 @@ class AlignmentReport:
     hint: str = ""
 
     def __str__(self) -> str:
-        new = ", ".join(dict.fromkeys(_module_name(name) for name in self.new))
+        parts = (name.split(".") for name in self.new)
+        modules = (f"the {rest[0]} head" if k == "heads" else f"the {k}" for k, *rest in parts)
+        new = ", ".join(dict.fromkeys(modules))
         unused = ", ".join(self.unused)
         tokens = ", ".join(
             translated(f"{self.tokens[kind]:,} {name} ({percent(self.shares[kind])} of the corpus)")
@@ -339,7 +335,22 @@ def copy_checkpoint(
     match = match_vocabulary(tokenizer, old_tokenizer, store.counts, ranking)
     ours[_WORDS].copy_(_word_vectors(theirs[_WORDS], match, seed))
     initialised = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
-    return _report(str(folder), match, store.counts, copied, initialised, unused)
+    kinds, total = np.array(match.kinds), max(1, int(store.counts.sum()))
+    hint = ""
+    if match.unnamed:
+        hint = (
+            "the tokens are numbers, which cannot be matched by name: with the frequencies of "
+            "words in similar text (--init-counts) they are matched by rank"
+        )
+    return AlignmentReport(
+        str(folder),
+        {kind: int((kinds == kind).sum()) for kind in MATCH_KINDS},
+        {kind: float(store.counts[kinds == kind].sum()) / total for kind in MATCH_KINDS},
+        tuple(copied),
+        tuple(initialised),
+        unused,
+        hint,
+    )
 
 
 def _describe_bert(path: Path) -> Description:
@@ -388,51 +399,14 @@ def _load_old_model(
 
 
 def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:
-    """The word embeddings (V, D) computed from the checkpoint's (V', D)."""
-    vectors = _means(old, match.ids)
+    """The word embeddings (V, D) computed from the checkpoint's (V', D): the mean of each token's
+    old vectors."""
+    flat = torch.tensor([i for old_ids in match.ids for i in old_ids], dtype=torch.int64)
+    starts = torch.tensor([0, *accumulate(map(len, match.ids))][:-1], dtype=torch.int64)
+    vectors = embedding_bag(flat, old.float(), starts, mode="mean")
     known = torch.tensor([kind not in ("special", "new") for kind in match.kinds])
     sample = vectors[known] if int(known.sum()) > 1 else old
     new = torch.tensor([kind == "new" for kind in match.kinds])
     noise = torch.randn(int(new.sum()), old.shape[1], generator=torch.Generator().manual_seed(seed))
     vectors[new] = sample.mean(0) + sample.std(0) * noise
     return vectors
-
-
-def _means(old: Tensor, ids: list[Ids]) -> Tensor:
-    """The mean of each token's old vectors (V', D): (V, D), zero for tokens without any."""
-    flat = torch.tensor([i for old_ids in ids for i in old_ids], dtype=torch.int64)
-    starts = torch.tensor([0, *accumulate(map(len, ids))][:-1], dtype=torch.int64)
-    return embedding_bag(flat, old.float(), starts, mode="mean")
-
-
-def _report(
-    folder: str,
-    match: TokenMatch,
-    counts: np.ndarray,
-    copied: list[str],
-    new: list[str],
-    unused: tuple[str, ...],
-) -> AlignmentReport:
-    kinds = np.array(match.kinds)
-    total = max(1, int(counts.sum()))
-    hint = ""
-    if match.unnamed:
-        hint = (
-            "the tokens are numbers, which cannot be matched by name: with the frequencies of "
-            "words in similar text (--init-counts) they are matched by rank"
-        )
-    return AlignmentReport(
-        folder,
-        {kind: int((kinds == kind).sum()) for kind in MATCH_KINDS},
-        {kind: float(counts[kinds == kind].sum()) / total for kind in MATCH_KINDS},
-        tuple(copied),
-        tuple(new),
-        unused,
-        hint,
-    )
-
-
-def _module_name(name: str) -> str:
-    """The user-visible name of the part of the model that a tensor belongs to."""
-    kind, *rest = name.split(".")
-    return f"the {rest[0]} head" if kind == "heads" else f"the {kind}"

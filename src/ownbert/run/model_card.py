@@ -69,17 +69,14 @@ def save_card(
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
     name = name or Path(folder).resolve().name
     start = [f"---\n{head}---", MARK, f"# {cell(name)}"]
-    blocks = _rendered(Path(template).with_suffix(".md"), {"name": name, **values})
-    shown = map(_in_language, [*blocks, "## Versions"])
-    write_text(path, "\n\n".join([*start, *shown, versions]) + "\n")
+    text = _compiled(Path(template).with_suffix(".md")).render({"name": name, **values})
+    for block in [*_BLOCK.findall(text), "## Versions"]:
+        # Tables, code and pictures are translated already; a paragraph is on one line.
+        if not block.startswith(("|", "```")):
+            block = " ".join(block.split("\n"))
+        start.append(block if block.startswith(("|", "```", "![")) else translated(block))
+    write_text(path, "\n\n".join([*start, versions]) + "\n")
     return None
-
-
-def _rendered(template: Path, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the blocks of a Markdown template: code and tables unchanged, paragraphs on one
-    line."""
-    for block in _BLOCK.findall(_compiled(template).render(values)):
-        yield block if block.startswith(("|", "```")) else " ".join(block.split("\n"))
 
 
 @cache
@@ -90,11 +87,6 @@ def _compiled(template: Path) -> Any:
     environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.globals.update(cell=cell, in_short=labels_in_short, repr=repr)
     return environment.from_string(template.read_text(encoding="utf-8"))
-
-
-def _in_language(block: str) -> str:
-    """Translate a paragraph or heading; tables, code and pictures are already translated."""
-    return block if block.startswith(("|", "```", "![")) else translated(block)
 
 
 def changed_settings(

@@ -51,7 +51,6 @@ class PackedEncoder:
         return {**self.__dict__, "_encoders": {}}  # created again: they would double a pickle
 
     def to(self, device: torch.device) -> None:
-        """Move the model."""
         self.model.to(device)
         self._encoders.clear()
 
@@ -79,7 +78,6 @@ class PackedEncoder:
         return pack([Example(i, self._types(i)) for i in ids]).to(self.model.device)
 
     def _types(self, ids: np.ndarray) -> np.ndarray:
-        """The token types of one text."""
         types = np.zeros_like(ids)
         if self.format is not None:
             types[:] = self.format.types(len(ids))
@@ -123,7 +121,6 @@ class PrecisionCheck:
             record_agreement(folder, self.what)
 
     def sentences(self) -> str:
-        """The sentences for the model card."""
         ending = "s" if self.commands.startswith("The command ") else ""
         does = f"use{ending} {_BFLOAT16}" if self.agree else f"use{ending} float32."
         return f"{self.finding} {self.commands} {does}"

@@ -76,16 +76,6 @@ class RunFolder:
         self._reserved = False
         if self.path.exists() and not self.path.is_dir():
             raise InputError("{path} is a file; {-o} must name a folder", path)
-        self._refuse_taken()
-        state = find_state(self.path, resume_step) if self.resume else None
-        self.saved = None if state is None else SavedState.read(state)
-
-    def notes(self) -> Iterator[str]:
-        """A note if there is nothing to resume, for example because of a wrong name."""
-        if self.resume and self.saved is None:
-            yield nothing_to_resume(self.path)
-
-    def _refuse_taken(self) -> None:
         trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None
         if trained and not (self.resume or self.overwrite):
             raise InputError(
@@ -97,6 +87,13 @@ class RunFolder:
             raise InputError(
                 "{path} already contains a model; replace it with {--overwrite}", self.path
             )
+        state = find_state(self.path, resume_step) if self.resume else None
+        self.saved = None if state is None else SavedState.read(state)
+
+    def notes(self) -> Iterator[str]:
+        """A note if there is nothing to resume, for example because of a wrong name."""
+        if self.resume and self.saved is None:
+            yield nothing_to_resume(self.path)
 
     def resolve(self, kind: type[T], **given: Any) -> T:
         """Resolve the recipe of the run, of class ``kind`` (see ``ownbert.settings.resolve``); a
@@ -128,7 +125,10 @@ class RunFolder:
         ``vocabularies`` if it has a tokenizer."""
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
-        reusable = vocabularies and self._has_vocabulary_of(vocabularies)
+        reusable = False
+        if vocabularies and has_tokenizer(self.path):
+            known = {vocabulary.fingerprint() for vocabulary in vocabularies}
+            reusable = Tokenizer.load(self.path).fingerprint() in known
         refuse_foreign(self.path, [*self.written(), *([] if reusable else TOKENIZER_FILES)])
         if vocabularies and not self.overwrite and not reusable and has_tokenizer(self.path):
             raise InputError(
@@ -148,13 +148,6 @@ class RunFolder:
             self._clear()
         make_folder(self.path)
         self._reserved = True
-
-    def _has_vocabulary_of(self, vocabularies: Sequence[Tokenizer]) -> bool:
-        """Whether the tokenizer in the folder has one of these vocabularies."""
-        if not has_tokenizer(self.path):
-            return False
-        known = {vocabulary.fingerprint() for vocabulary in vocabularies}
-        return Tokenizer.load(self.path).fingerprint() in known
 
     def written(self) -> list[str]:
         """Names of files that a run may write into the folder, besides a tokenizer and the card."""

@@ -133,7 +133,6 @@ class TrainingRun(ABC):
         """Lines for the user: data, model and duration."""
 
     def warnings(self) -> Iterable[str]:
-        """Warnings about the data."""
         return ()
 
     @abstractmethod
@@ -154,7 +153,6 @@ class TrainingRun(ABC):
         return job.state.learner.model
 
     def closing_lines(self) -> Iterable[str]:
-        """The last lines for the user."""
         return ()
 
     def peak_flops(self, world: World) -> float:
@@ -163,7 +161,6 @@ class TrainingRun(ABC):
 
 
 def describe_limit(limits: Run) -> str:
-    """The maximum duration of a run, for the user."""
     if limits.max_steps:
         return f"{limits.max_steps:,} steps"
     return f"{limits.max_minutes:g} minutes"

@@ -178,14 +178,10 @@ def _numbered(model: SentencePieceModel, style: Style) -> tuple[list[tuple[str, 
         return [*first, *pieces[skip:], ("<mask>", 0.0)], _FAIRSEQ_UNK
     if style in (ALBERT, XLNET):
         pieces = [
-            (text, score - DIGIT_COMMA_PENALTY if _is_digit_comma(text) else score)
+            (text, score - DIGIT_COMMA_PENALTY * (text[-1:] == "," and text[-2:-1].isdigit()))
             for text, score in pieces
         ]
     return pieces, model.unk_id
-
-
-def _is_digit_comma(text: str) -> bool:
-    return len(text) > 1 and text[-1] == "," and text[-2].isdigit()
 
 
 def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -222,7 +218,6 @@ def _normalizer(
 
 
 def read_model(path: str | os.PathLike[str]) -> SentencePieceModel:
-    """Read a .model file."""
     source = Path(path)
     refuse_unreadable(source)
     try:

@@ -43,15 +43,11 @@ def _splits(backend: "tokenizers.Tokenizer", *halves: str) -> bool:
     """Whether the words of a text are the same as those of its two halves."""
     if backend.pre_tokenizer is None:
         return False
-    words = [
-        [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(_normal(backend, text))]
-        for text in ("".join(halves), *halves)
-    ]
+    texts = ["".join(halves), *halves]
+    if backend.normalizer is not None:
+        texts = [backend.normalizer.normalize_str(text) for text in texts]
+    words = [[w for w, _ in backend.pre_tokenizer.pre_tokenize_str(text)] for text in texts]
     return len(words[0]) > 1 and words[0] == words[1] + words[2]
-
-
-def _normal(backend: "tokenizers.Tokenizer", text: str) -> str:
-    return text if backend.normalizer is None else backend.normalizer.normalize_str(text)
 
 
 def parts_of(text: str, places: "re.Pattern[str] | None", size: int = PART) -> Iterator[str]:

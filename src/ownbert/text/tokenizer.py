@@ -79,7 +79,10 @@ class Tokenizer:
             raise InputError("the vocabulary lacks the special tokens {missing}", " ".join(missing))
         self.backend = backend
         self.kind = kind_of(backend)
-        self.max_length = _limit_of(self.config) if max_length is None else max_length
+        limit = self.config.get("model_max_length")
+        if max_length is None and isinstance(limit, int | float) and 0 < limit < NO_LIMIT:
+            max_length = int(limit)
+        self.max_length = max_length
         rules = self.kind == "wordpiece" and self.config.get("do_basic_tokenize", True)
         self.never_split = never_split_of(self.config) if rules else ()
         self.encoder = keep_whole(backend, self.never_split) if self.never_split else backend
@@ -364,7 +367,9 @@ class Tokenizer:
         model = parts["model"]
         if self.kind == "unigram":
             # The library may change the last bit of a score when it reads JSON.
-            model["vocab"] = [[token, _single(score)] for token, score in model["vocab"]]
+            vocabulary, scores = zip(*model["vocab"], strict=True)
+            single = struct.unpack(f"<{len(scores)}f", struct.pack(f"<{len(scores)}f", *scores))
+            model["vocab"] = list(map(list, zip(vocabulary, single, strict=True)))
         else:
             model["vocab"] = vocabulary_of(self.backend)
         kept = {name: parts[name] for name in ("normalizer", "pre_tokenizer", "added_tokens")}
@@ -396,17 +401,6 @@ def _encoded(
                     f"{which} contains half a surrogate pair, not a character"
                 ) from None
         raise
-
-
-def _limit_of(config: Mapping[str, Any]) -> int | None:
-    limit = config.get("model_max_length")
-    if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
-        return None
-    return int(limit)
-
-
-def _single(number: float) -> float:
-    return struct.unpack("<f", struct.pack("<f", number))[0]
 
 
 def _all_tokens(backend: "tokenizers.Tokenizer") -> list[str]:

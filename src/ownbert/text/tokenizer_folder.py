@@ -88,7 +88,6 @@ class TokenizerFiles:
 
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
-    """Whether ``folder`` contains a tokenizer."""
     path = model_folder(folder)
     return (path / TOKENIZER).is_file() or bool(TokenizerFolder(path).styles)
 
@@ -170,7 +169,6 @@ class TokenizerFolder:
 
     @cached_property
     def backend(self) -> "tokenizers.Tokenizer":
-        """The tokenizer in tokenizer.json."""
         return _read_backend(self.path / TOKENIZER)
 
     def style(self, named: str | None = None) -> Style:
@@ -208,12 +206,6 @@ class TokenizerFolder:
         return names
 
     def read(self) -> TokenizerFiles:
-        """Read the tokenizer.
-
-        Raises:
-            InputError: a file is missing, damaged or contradictory, or the vocabulary lacks a
-                special token.
-        """
         config, named, built = dict(self.config), self.class_name, not self.has(TOKENIZER)
         bert = not built and kind_of(self.backend) in ("blank", "wordpiece")
         if named and bert:
@@ -226,7 +218,14 @@ class TokenizerFolder:
         if built:
             style = self.style(named)
             special = self.special_names(style)
-            backend = _from_vocabulary(self.path, style, config, special)
+            files = {key: self.path / name for key, name in style.files.items()}
+            tokens = read_vocabulary(files["vocab_file"]) if style is BERT else [CONTINUATION]
+            pieces = any(token.startswith(CONTINUATION) for token in tokens)
+            if config.get("do_basic_tokenize") is False and not pieces:
+                # Transformers' BertTokenizer saves a blank vocabulary, split at whitespace, so.
+                backend = blank_backend(tokens)
+            else:
+                backend = build(style, files, {**config, "unk_token": special["unk_token"]})
         else:
             backend = self.backend
             if bert and self.has(VOCABULARY):
@@ -359,19 +358,6 @@ def _require_agreement(folder: Path, tokens: list[str]) -> None:
     )
 
 
-def _from_vocabulary(
-    folder: Path, style: Style, config: dict[str, Any], special: Mapping[str, str]
-) -> "tokenizers.Tokenizer":
-    files = {key: folder / name for key, name in style.files.items()}
-    if style is BERT:
-        tokens = read_vocabulary(files["vocab_file"])
-        pieces = any(token.startswith(CONTINUATION) for token in tokens)
-        if config.get("do_basic_tokenize") is False and not pieces:
-            # Transformers' BertTokenizer saves a blank vocabulary, split at whitespace, like this.
-            return blank_backend(tokens)
-    return build(style, files, {**config, "unk_token": special["unk_token"]})
-
-
 def _apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
     """Apply the settings for case, accents and Chinese characters in ``config`` to BERT's rules."""
     from tokenizers import normalizers
@@ -413,17 +399,12 @@ def write_folder(
         CONFIG: json.dumps(described, ensure_ascii=False, indent=2) + "\n",
     }
     contents = {name: text.encode("utf-8") for name, text in texts.items()}
-    _write_files(folder, contents | _vocabulary_files(backend))
-
-
-def _write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> None:
-    """Write several files; no file is replaced before all are complete."""
-    paths = [Path(folder, name) for name in contents]
+    contents |= _vocabulary_files(backend)
     with uninterrupted(), contextlib.ExitStack() as stack:
         # The file entered last is replaced first: the one with the rules, because a vocabulary
         # without it would be read with BERT's rules.
-        for path, data in reversed([*zip(paths, contents.values(), strict=True)]):
-            stack.enter_context(atomic_path(path)).write_bytes(data)
+        for name, data in reversed(contents.items()):
+            stack.enter_context(atomic_path(Path(folder, name))).write_bytes(data)
 
 
 def _vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:

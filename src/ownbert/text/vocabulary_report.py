@@ -94,28 +94,24 @@ def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -
 def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[str]:
     """Find frequent tokens that end documents far more often than by chance, which is ``documents *
     share`` documents. The constants above define the rule."""
-    proposals = [row for row in top if _ends_often(row, documents)]
+    proposals = []
+    for row in top:
+        chance = documents * row.share
+        surplus = LEAST_DEVIATIONS * math.sqrt(chance) + LEAST_ENDS
+        share = max(LEAST_END_SHARE, LEAST_LIFT * row.share)
+        if row.end_share >= share and row.ends - chance >= surplus:
+            proposals.append(row)
     if sum(row.end_share for row in proposals) < LEAST_COMMON_SHARE:
         return []
     return [row.token for row in proposals]
 
 
-def _ends_often(row: TokenCount, documents: int) -> bool:
-    chance = documents * row.share
-    surplus = LEAST_DEVIATIONS * math.sqrt(chance) + LEAST_ENDS
-    return (
-        row.end_share >= LEAST_END_SHARE
-        and row.end_share >= LEAST_LIFT * row.share
-        and row.ends - chance >= surplus
-    )
-
-
 def format_report(report: VocabularyReport) -> str:
     """Format a report as text that fits on one screen."""
-    return "\n".join([*_figures(report), "", *_top_lines(report), "", *_end_lines(report)])
+    return "\n".join(_lines(report))
 
 
-def _figures(report: VocabularyReport) -> Iterable[str]:
+def _lines(report: VocabularyReport) -> Iterable[str]:
     blank = report.kind == "blank"
     unit = "tokens" if blank else "pieces"
     mean = report.running_tokens / max(1, report.documents)
@@ -133,15 +129,11 @@ def _figures(report: VocabularyReport) -> Iterable[str]:
     yield f"  out of vocabulary{report.out_of_vocabulary_rate:>13.2%}   {what} that become [UNK]"
     if report.pieces_per_word is not None:
         yield f"  pieces per word  {report.pieces_per_word:>13.2f}   1 = every word is one entry"
-
-
-def _top_lines(report: VocabularyReport) -> Iterable[str]:
+    yield ""
     yield f"  {'count':>12} {'share':>8} {'ends texts':>11}   most frequent"
     for row in report.top[:SHOWN_TOKENS]:
         yield f"  {row.count:>12,} {row.share:>8.2%} {row.end_share:>11.2%}   {row.token}"
-
-
-def _end_lines(report: VocabularyReport) -> Iterable[str]:
+    yield ""
     if report.kind != "blank":
         yield "Sentence ends: detected by the rule for plain text (full stops, 。 and similar)."
     elif report.sentence_ends:

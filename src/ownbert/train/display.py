@@ -67,26 +67,17 @@ class Display:
         if self.cell is not None and row is not None:
             self.cell.status("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
         # Evaluations are printed permanently, above the bar if there is one.
-        if row is not None and (row.get("evaluation") or (self._has_no_bar and self._due())):
+        now, has_bar = time.monotonic(), self.live is not None or self.cell is not None
+        due = not has_bar and now - self.last_line >= _LINE_SECONDS
+        if row is not None and (row.get("evaluation") or due):
+            self.last_line = now if due else self.last_line
             self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
     def say(self, text: str) -> None:
-        """Print a permanent line."""
         if self.cell is not None:
             self.cell.say(translated(text))
         elif not self.quiet:
             self.console.print(translated(text), markup=False)
-
-    @property
-    def _has_no_bar(self) -> bool:
-        return self.live is None and self.cell is None
-
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now - self.last_line < _LINE_SECONDS:
-            return False
-        self.last_line = now
-        return True
 
     def _time_left(self, progress: float) -> str:
         done = progress - (self.first or 0.0)
@@ -129,9 +120,12 @@ def fitting(parts: Sequence[str], width: int) -> str:
 
 def describe(row: Mapping[str, Any]) -> str:
     """The numbers of a log row as one line."""
-    held_out = bool(row.get("evaluation"))
-    parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
-    return "  ".join(map(translated, [*parts, *_metrics(row), *_speed_parts(row)]))
+    names = _names(row)
+    parts = [*_place(row), *(["held out"] if row.get("evaluation") else [])]
+    if "loss" in row and len(names) != 1:  # the loss of a single objective is not repeated
+        parts.append(f"loss {row['loss']:.3f}")
+    parts += [*(_objective(row, name) for name in names), *_metrics(row), *_speed_parts(row)]
+    return "  ".join(map(translated, parts))
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
@@ -176,13 +170,6 @@ def _place(row: Mapping[str, Any]) -> list[str]:
     return [f"step {row['step']:,}{phase}"]
 
 
-def _losses(row: Mapping[str, Any]) -> list[str]:
-    """The loss, and each objective's loss and accuracy; a single objective is not repeated."""
-    names = _names(row)
-    total = [f"loss {row['loss']:.3f}"] if "loss" in row and len(names) != 1 else []
-    return total + [_objective(row, name) for name in names]
-
-
 def _names(row: Mapping[str, Any]) -> list[str]:
     return [
         key.removesuffix("_loss")
@@ -197,7 +184,6 @@ def _metrics(row: Mapping[str, Any]) -> list[str]:
 
 
 def _objective(row: Mapping[str, Any], name: str) -> str:
-    """Loss and accuracy of an objective with their baselines."""
     objective = PRETRAINING.get(name)  # the single objective of fine-tuning has no name
     text = f"{'loss' if objective is None else objective.short} {row[f'{name}_loss']:.3f}"
     baselines = [
@@ -217,8 +203,8 @@ def _speed_parts(row: Mapping[str, Any]) -> list[str]:
     parts = []
     if "tokens_per_second" in row:
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-    if (mfu := row.get("mfu", row.get("ceiling"))) is not None:  # "ceiling" in older logs
-        parts.append(f"MFU {mfu:.0%}")
+    if "mfu" in row:
+        parts.append(f"MFU {row['mfu']:.0%}")
     if "grad_norm" in row:
         parts.append(f"gradient norm {row['grad_norm']:.2g}")
     return parts

@@ -113,7 +113,6 @@ def join(device: torch.device) -> World:
 
 
 def leave(world: World) -> None:
-    """Destroy the process group if ``join`` created it."""
     if world.ours and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -140,7 +139,6 @@ def shard(learner: Learner, world: World) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether the weights are sharded over the processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return False  # saves a loop over all weights in every step
     return any(hasattr(p, "full_tensor") for p in module.parameters())

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ownbert.exceptions import InputError, needing
 from ownbert.files.writing import write_text
@@ -22,22 +22,36 @@ class RunLog:
     """Writes the rows of ``log.jsonl`` and keeps them in ``rows``.
 
     Rows of earlier runs are kept up to ``step``, so that the log of a resumed run has each step
-    once; None drops all rows.
+    once; None drops all rows. Processes other than the first do not write (``writes``), but have
+    the same rows, so that all make equal decisions.
     """
 
-    def __init__(self, folder: Path, *, step: int | None = None, tensorboard: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        step: int | None = None,
+        tensorboard: bool = False,
+        writes: bool = True,
+    ) -> None:
+        self.path = folder / LOG
+        self._file: TextIO | None = None
+        self._board: _Board | None = None
+        self.rows = [] if step is None else [r for r in read_log(folder) if r["step"] <= step]
+        if not writes:
+            return
         if tensorboard:
             need_tensorboard()
-        self.path = folder / LOG
-        self.rows = rows_until(folder, step)
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         self._board = _Board(folder / BOARD, self.rows, step) if tensorboard else None
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row."""
-        rounded = {k: _rounded(v) for k, v in row.items()}
+        # Nine digits represent any float32 exactly.
+        rounded = {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
         self.rows.append(rounded)
+        if self._file is None:
+            return
         try:
             self._file.write(json.dumps(rounded) + "\n")
             self._file.flush()
@@ -51,9 +65,8 @@ class RunLog:
             ) from error
 
     def close(self) -> None:
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        for file in filter(None, (self._file, self._board)):
+            file.close()
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
@@ -81,22 +94,12 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def rows_until(folder: Path, step: int | None) -> list[dict[str, Any]]:
-    """The rows of the log in ``folder`` up to a step; empty for None."""
-    return [] if step is None else [row for row in read_log(folder) if row["step"] <= step]
-
-
 def need_tensorboard() -> None:
     """Raise ``InputError`` if TensorBoard is not installed."""
     with needing(
         "run.tensorboard needs a package that is missing: pip install 'ownbert[tensorboard]'"
     ):
         import torch.utils.tensorboard  # noqa: F401
-
-
-def _rounded(value: Any) -> Any:
-    """Round a float to nine digits, which represent any float32 exactly."""
-    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 class _Board:

@@ -24,7 +24,7 @@ from ownbert.threads import adapt_threads
 from ownbert.time_limit import clock_seconds
 from ownbert.train.display import Display
 from ownbert.train.distributed import ALONE, World, data_parallel, is_lost
-from ownbert.train.log import RunLog, rows_until
+from ownbert.train.log import RunLog
 from ownbert.train.meter import Meter, step_flops
 from ownbert.train.state import SavedState, TrainState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
@@ -50,13 +50,11 @@ class Callbacks:
     on_save: Callable[[Path, Row], object] | None = None
 
     def logged(self, row: Row) -> None:
-        """Dispatch a row of the log."""
         called = self.on_evaluate if row.get("evaluation") else self.on_log
         if called is not None:
             called(dict(row))
 
     def saved(self, folder: Path, step: int, seconds: float) -> None:
-        """Report a saved state."""
         if self.on_save is not None:
             self.on_save(folder, {"step": step, "seconds": seconds})
 
@@ -160,10 +158,6 @@ class Job:
         """The phase number for log rows, from 1; empty if there is only one phase."""
         return {"phase": self.state.phase + 1} if len(self.phases) > 1 else {}
 
-    @property
-    def phase(self) -> Phase:
-        return self.phases[self.state.phase]
-
 
 # Defaults: seconds between saves, and evaluations per run.
 _SAVE_SECONDS = 300.0
@@ -197,7 +191,12 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     if job.world.first:
         remove_states_after(job.folder, job.state.step if resume_from else -1)
     job.world.wait()
-    log = open_log(job, job.state.step if resume_from else None)
+    log = RunLog(
+        job.folder,
+        step=job.state.step if resume_from else None,
+        tensorboard=job.run.tensorboard,
+        writes=job.world.first,
+    )
     with contextlib.closing(log), _signals(job.world) as stop_signals, job.display:
         try:
             _train_phases(job, log, stop_signals)
@@ -219,7 +218,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
         )
 
 
-def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> None:
+def _train_phases(job: Job, log: RunLog, stop_signals: list[int]) -> None:
     """Train all phases from ``job.state`` on, and save the last state. Longer than other functions,
     so that a training can be read from top to bottom."""
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
@@ -291,7 +290,14 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
 
                 # Evaluate.
                 is_best = False
-                if phase_over or _evaluation_due(job, evaluation_clock, evaluations_done):
+                if run.eval_every:
+                    due = state.step % run.eval_every == 0
+                else:
+                    due = int(job.progress * EVALUATIONS) > evaluations_done
+                if due and not phase_over and job.limited_by_time:
+                    in_time = evaluation_clock.has_time(state.seconds) and world.first
+                    due = bool(world.total([in_time])[0])
+                if phase_over or due:
                     evaluations_done = int(job.progress * EVALUATIONS)
                     with evaluation_clock.measure():
                         is_best = _evaluate(job, log, phase)
@@ -325,24 +331,18 @@ def _next_micro_batches(
             return micro_batches, position
 
 
-def _evaluation_due(job: Job, evaluations: "EvaluationClock", done: int) -> bool:
-    """Whether to evaluate now; ``done``: evaluations so far of a run without ``eval_every``."""
-    if job.run.eval_every:
-        due = job.state.step % job.run.eval_every == 0
-    else:
-        due = int(job.progress * EVALUATIONS) > done
-    if due and job.limited_by_time:
-        in_time = evaluations.has_time(job.state.seconds)
-        due = bool(job.world.total([in_time and job.world.first])[0])
-    return due
-
-
-def _evaluate(job: Job, log: "RunLog | _NoLog", phase: Phase) -> bool:
+def _evaluate(job: Job, log: RunLog, phase: Phase) -> bool:
     """Evaluate the weights that would be used (the running mean, if any); whether they are best."""
     is_best = False
     with job.state.averaged():
         if metrics := phase.evaluate():
-            _log_evaluation(job, log, metrics)
+            row = {"step": job.state.step, "evaluation": True, **job.phase_number, **metrics}
+            row["seconds"] = round(job.state.seconds, 3)
+            _write(job, log, row)
+            job.display.update(job.progress, row)
+            if not job.warned and (warning := diagnose_stagnation(log.rows)):
+                job.warned = True
+                job.display.say(warning)
             is_best = _keep_best(job, metrics)
     job.meter.pause()
     return is_best
@@ -358,18 +358,7 @@ def _save(job: Job, *, interim: bool = False) -> None:
         job.callbacks.saved(job.folder, job.state.step, job.state.seconds)
 
 
-def _log_evaluation(job: Job, log: "RunLog | _NoLog", metrics: Mapping[str, float]) -> None:
-    """Log held-out metrics, and warn once if the run does not learn."""
-    row = {"step": job.state.step, "evaluation": True, **job.phase_number, **metrics}
-    row["seconds"] = round(job.state.seconds, 3)
-    _write(job, log, row)
-    job.display.update(job.progress, row)
-    if not job.warned and (warning := diagnose_stagnation(log.rows)):
-        job.warned = True
-        job.display.say(warning)
-
-
-def _write(job: Job, log: "RunLog | _NoLog", row: Mapping[str, Any]) -> None:
+def _write(job: Job, log: RunLog, row: Mapping[str, Any]) -> None:
     log.write(row)
     if job.world.first:
         job.callbacks.logged(row)
@@ -407,37 +396,11 @@ def out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
     return counted >= job.monitor.patience
 
 
-class _NoLog:
-    """The log of processes other than the first: rows in memory, so that all make equal
-    decisions."""
-
-    def __init__(self, folder: Path, *, step: int | None) -> None:
-        self.rows = rows_until(folder, step)
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        self.rows.append(dict(row))
-
-    def close(self) -> None:
-        pass
-
-
-def open_log(job: Job, step: int | None) -> RunLog | _NoLog:
-    """The log of this process; for ``step`` see ``RunLog``."""
-    if not job.world.first:
-        return _NoLog(job.folder, step=step)
-    return RunLog(job.folder, step=step, tensorboard=job.run.tensorboard)
-
-
 def _not_a_number(job: Job) -> str:
-    path = newest_state(job.folder)
-    kept = (
-        Message("the state of step {step:,} is kept", step_of(path))
-        if path
-        else Message("no state was saved before")
-    )
-    advice = (
-        Message("Continue with {--resume}") if path else Message("Start again with {--overwrite}")
-    )
+    kept, advice = Message("no state was saved before"), Message("Start again with {--overwrite}")
+    if path := newest_state(job.folder):
+        kept = Message("the state of step {step:,} is kept", step_of(path))
+        advice = Message("Continue with {--resume}")
     return Message(
         "the loss or its gradient is not finite at step {step:,}; {kept}. {advice} and a "
         "lower {--learning-rate} (now {learning_rate:g}), or with {--precision float32}",
@@ -449,12 +412,9 @@ def _not_a_number(job: Job) -> str:
 
 
 def _lost_process_message(job: Job) -> str:
-    path = newest_state(job.folder)
-    advice = (
-        Message("continue from step {step:,} with {--resume}", step_of(path))
-        if path
-        else Message("start again")
-    )
+    advice = Message("start again")
+    if path := newest_state(job.folder):
+        advice = Message("continue from step {step:,} with {--resume}", step_of(path))
     return Message(
         "another process of the run ended at step {step:,}; {advice}", job.state.step + 1, advice
     )
@@ -500,7 +460,6 @@ class EvaluationClock:
 
     @contextlib.contextmanager
     def measure(self) -> Iterator[None]:
-        """A context whose duration is added."""
         begin = clock_seconds()
         yield
         self.last = clock_seconds() - begin
@@ -528,21 +487,22 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     if tokens < ENOUGH_TOKENS or steps < ENOUGH_STEPS or loss < (1 - MARGIN) * unigram:
         return None
     worse = not loss < (1 + MARGIN) * unigram  # also true for NaN
-    if _is_warming_up(trained) and not worse:
-        return None
+    rates = [row.get("learning_rate", 0.0) for row in trained]
+    rising = len(rates) > 1 and rates[-1] > max(rates[:-1])
+    if rising and not math.isclose(rates[-1], rates[-2]) and not worse:
+        return None  # still warming up: learning may not have started
     finding = (
         "is worse than word frequencies alone" if worse else "has learnt only word frequencies"
     )
     return (
         f"not learning: after {tokens:,} tokens the model {finding} "
         f"(held-out {name.upper()} loss {loss:.2f}, unigram baseline {unigram:.2f})\n"
-        f"{_advice(trained, worse)}"
+        f"{_advice(max(rates), worse)}"
     )
 
 
-def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
+def _advice(rate: float, worse: bool) -> str:
     """The usual causes, most likely first."""
-    rate = max(row.get("learning_rate", 0.0) for row in trained)
     high = "too high" if worse else "too high or too low"
     current = f", now {rate:.2g}" if rate else ""
     return (
@@ -550,9 +510,3 @@ def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
         "are too small (--batch-tokens, --accumulate); a corpus of duplicates, or of tokens "
         "without any order; masks that leave too little context (--mask-rate, BERT uses 0.15)"
     )
-
-
-def _is_warming_up(trained: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the learning rate is still warming up, so that learning may not have started."""
-    rates = [row.get("learning_rate", 0.0) for row in trained]
-    return len(rates) > 1 and rates[-1] > max(rates[:-1]) and not math.isclose(rates[-1], rates[-2])

@@ -117,7 +117,6 @@ def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) 
 
 
 def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch to ``sums``."""
     for name, loss in losses.items():
         add(sums, name, (float(loss.total), int(loss.correct), loss.count))
 

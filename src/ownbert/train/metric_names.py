@@ -46,7 +46,6 @@ BALANCED = ("macro_f1", "mcc")
 
 
 def shown_name(metric: str) -> str:
-    """The display name of a metric."""
     return (UP_TO_ONE | _OTHERS).get(metric, metric.replace("_", " "))
 
 

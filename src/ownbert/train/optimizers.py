@@ -5,7 +5,6 @@ the weights), and their parameter groups.
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -21,6 +20,9 @@ from ownbert.train.training_settings import OPTIMIZERS, Optim
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
 # The path of a block of the encoder.
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\b")
+# The depth of other modules. DeBERTa has relative positions for all blocks, and a convolution at
+# block 0.
+_BESIDE = {".embeddings": 0, ".encoder.distances": 0, ".encoder.convolution": 1}
 # Minimum learning rate of a CRF's transition scores.
 _CRF_RATE = 5e-3
 # These optimisers do not work on sharded parameters (FSDP).
@@ -93,13 +95,18 @@ def decay_groups(
     seen = set()
     blocks = (_BLOCK.search(path) for path, _ in model.named_modules())
     layers = max((1 + int(block[1]) for block in blocks if block), default=0)
-    for path, name, parameter, module in _own_parameters(model):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            # Recurrent layers have names such as bias_ih_l0.
-            undecayed = name.startswith("bias") or isinstance(module, _NORMS)
-            scale = layer_decay ** (layers + 1 - _depth(path, layers))
-            by_scale.setdefault(scale, ([], []))[undecayed].append(parameter)
+    for path, module in model.named_modules():
+        # 0 for embeddings, from 1 for blocks, and above for heads.
+        depth = next((at for part, at in _BESIDE.items() if part in f".{path}"), layers + 1)
+        if (match := _BLOCK.search(path)) is not None:
+            depth = 1 + int(match[1])
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                # Recurrent layers have names such as bias_ih_l0.
+                undecayed = name.startswith("bias") or isinstance(module, _NORMS)
+                scale = layer_decay ** (layers + 1 - depth)
+                by_scale.setdefault(scale, ([], []))[undecayed].append(parameter)
     groups = [
         {"params": parameters, "weight_decay": decay, "scale": scale}
         for scale, pair in sorted(by_scale.items(), reverse=True)
@@ -123,15 +130,6 @@ def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float 
     groups.append({"params": [], "weight_decay": 0.0, "scale": scale})  # groups come in pairs
 
 
-def _depth(path: str, layers: int) -> int:
-    """The depth of a parameter: 0 for embeddings, from 1 for blocks, and above for heads."""
-    if (match := _BLOCK.search(path)) is not None:
-        return 1 + int(match[1])
-    # DeBERTa's other modules: relative positions for all blocks, and a convolution at block 0.
-    beside = {".embeddings": 0, ".encoder.distances": 0, ".encoder.convolution": 1}
-    return next((at for part, at in beside.items() if part in path), layers + 1)
-
-
 def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
     """Raise ``ValueError`` unless every trained parameter of ``model`` is in exactly one group."""
     occurrences = Counter(id(parameter) for group in groups for parameter in group["params"])
@@ -148,13 +146,6 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> str:
     for group in optimizer.param_groups:
         counts[group.get("weight_decay", 0.0) > 0] += sum(p.numel() for p in group["params"])
     return f"{counts[1]:,} parameters with decay, {counts[0]:,} without"
-
-
-def _own_parameters(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Module]]:
-    """Yield path, name, parameter and module for each module's own parameters."""
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            yield f".{path}", name, parameter, module
 
 
 def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
@@ -222,11 +213,8 @@ class JointOptimizer(torch.optim.Optimizer):
             part.param_groups = [g for g in self.param_groups if g["part"] == number]
 
     def step(self, closure: Any = None) -> Any:
-        """Update with all optimisers; return the loss of ``closure``, if given."""
-        loss = closure_loss(closure)
         for part in self.parts:
             part.step()
-        return loss
 
 
 def _make_muon(
@@ -235,7 +223,12 @@ def _make_muon(
     """Create Muon for the hidden matrices and AdamW for all other parameters (``groups``: with
     weight decay, then without). Muon's updates are scaled to the size of AdamW's (Liu et al. 2025),
     so that both use the same learning rate."""
-    hidden = _hidden_matrices(model)
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    hidden = {
+        id(p)
+        for name, p in model.named_parameters()
+        if p.ndim == 2 and id(p) not in tables and not set(name.split(".")) & set(_NOT_HIDDEN)
+    }
     decayed, plain = groups
     matrices = [p for p in decayed["params"] if id(p) in hidden]
     rest = [p for p in decayed["params"] if id(p) not in hidden]
@@ -247,15 +240,6 @@ def _make_muon(
     )
     second = torch.optim.AdamW([{**decayed, "params": rest}, plain], **adamw)
     return JointOptimizer(first, second)
-
-
-def _hidden_matrices(model: nn.Module) -> set[int]:
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    return {
-        id(p)
-        for name, p in model.named_parameters()
-        if p.ndim == 2 and id(p) not in tables and not set(name.split(".")) & set(_NOT_HIDDEN)
-    }
 
 
 class RowAdagrad(torch.optim.Optimizer):
@@ -272,13 +256,10 @@ class RowAdagrad(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update the rows with gradients; return the loss of ``closure``, if given."""
-        loss = closure_loss(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(group, parameter, parameter.grad.coalesce())
-        return loss
 
     def _update(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
         state, rows, values = self.state[parameter], gradient.indices()[0], gradient.values()
@@ -316,17 +297,19 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update all parameters with gradients; return the loss of ``closure``, if given."""
-        loss = closure_loss(closure)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
                 self._update(group, parameters)
-        return loss
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         gradients = [cast(Tensor, p.grad) for p in parameters]
-        states = [self._state_of(p) for p in parameters]
+        states = [self.state[p] for p in parameters]
+        for state, parameter in zip(states, parameters, strict=True):
+            if not state:
+                state["step"] = torch.tensor(0.0)  # on the CPU: it is read in every step
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
         first = [state["exp_avg"] for state in states]
         second = [state["exp_avg_sq"] for state in states]
         beta1, beta2 = group["betas"]
@@ -345,29 +328,8 @@ class Lamb(torch.optim.Optimizer):
         if group["weight_decay"]:
             torch._foreach_add_(update, parameters, alpha=group["weight_decay"])
         if group["adapt"]:
+            # Trust ratios, without synchronisation.
             norms = zip(torch._foreach_norm(parameters), torch._foreach_norm(update), strict=True)
-            torch._foreach_mul_(update, [_trust_ratio(*pair) for pair in norms])
+            ratios = [torch.where((a > 0) & (b > 0), a / b, torch.ones_like(a)) for a, b in norms]
+            torch._foreach_mul_(update, ratios)
         torch._foreach_add_(parameters, update, alpha=-group["lr"])
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0)  # on the CPU: it is read in every step
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return state
-
-
-def _trust_ratio(weights: Tensor, update: Tensor) -> Tensor:
-    """The ratio of two norms, computed without synchronisation."""
-    ratio = weights / update
-    return torch.where((weights > 0) & (update > 0), ratio, torch.ones_like(ratio))
-
-
-def closure_loss(closure: Callable[[], Any] | None) -> Any:
-    """The loss of the closure given to an optimiser's step, computed with gradients; None without
-    one."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()

@@ -30,7 +30,8 @@ from ownbert.train.distributed import ALONE, World, reshard
 STATES = "checkpoints"
 STATE = "state.json"
 FORMAT = 1
-_KEYS = {"format", "identity", "phase", "position", "clock", "best", "sums", "files"}
+_KEYS = {"format", "identity", "phase", "position", "clock", "best", "sums", "files", "interim"}
+_CLOCK = ("step", "tokens", "seconds", "reserved")
 _PARTS = "DCP_SHARDING_INFO"  # key in the metadata of files with shards
 _SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"
 
@@ -41,12 +42,10 @@ def list_states(folder: Path) -> list[Path]:
 
 
 def newest_state(folder: Path) -> Path | None:
-    """The last saved state of the run in ``folder``."""
     return next(reversed(list_states(folder)), None)
 
 
 def step_of(path: Path) -> int:
-    """The step at which a state was saved."""
     return int(path.name.removeprefix("step-"))
 
 
@@ -108,14 +107,9 @@ class SavedState:
 def is_interim(path: Path) -> bool:
     """Whether a state was saved only because its run was stopped."""
     try:
-        return bool(SavedState.read(path).metadata.get("interim"))  # missing in older states
+        return bool(SavedState.read(path).metadata["interim"])
     except InputError:
         return False
-
-
-def write_state(path: Path, metadata: dict[str, Any]) -> None:
-    """Write ``state.json`` including a checksum of itself."""
-    write_json(path, metadata | {"crc32": _metadata_crc(metadata)})
 
 
 def _metadata_crc(metadata: dict[str, Any]) -> int:
@@ -180,27 +174,20 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
     """Fill the tensors in ``into`` by name from a saved state; all processes must call it."""
-    if world.size == 1 and (whole := _whole_file(folder)):
-        # The distributed reader would wrap a signal's exception.
-        with safe_open(whole, "pt") as file:
-            for name, tensor in into.items():
-                tensor.detach().copy_(file.get_tensor(name))
-        return
+    files = list(folder.glob("*.safetensors"))
+    if world.size == 1 and len(files) == 1:
+        with safe_open(files[0], "pt") as file:
+            if _PARTS not in (file.metadata() or {}):
+                # Written by one process. The distributed reader would wrap a signal's exception.
+                for name, tensor in into.items():
+                    tensor.detach().copy_(file.get_tensor(name))
+                return
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     with _quiet():
         reader = HuggingFaceStorageReader(str(folder))
         load(dict(into), storage_reader=reader, no_dist=world.size == 1)
-
-
-def _whole_file(folder: Path) -> Path | None:
-    """The file with complete tensors, if the state was written by one process."""
-    files = list(folder.glob("*.safetensors"))
-    if len(files) != 1:
-        return None
-    with safe_open(files[0], "pt") as file:
-        return None if _PARTS in (file.metadata() or {}) else files[0]
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -217,12 +204,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
-
-
-def files_of_rank(world: World, folder: Path) -> list[Path]:
-    """The files that this process wrote: their names contain its number, from 1."""
-    file = folder / _SHARD.format(world.rank + 1)
-    return [file] if file.exists() else []
 
 
 def write_problem(write: Callable[[], object], path: Path) -> str | None:
@@ -257,8 +238,7 @@ def remove_state(path: Path) -> None:
 
 def remove_states(folder: Path) -> None:
     """Delete the saved states of a finished run, newest last."""
-    for path in list_states(folder):
-        remove_state(path)
+    remove_states_after(folder, -1)
     shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
@@ -325,7 +305,9 @@ class TrainState:
             world.agree(
                 write_problem(lambda: write_tensors(temporary, self._tensors(), world), path)
             )
-            parts = world.gather({p.name: checksum(p) for p in files_of_rank(world, temporary)})
+            # The names of files contain the number of the process that wrote them, from 1.
+            file = temporary / _SHARD.format(world.rank + 1)
+            parts = world.gather({file.name: checksum(file)} if file.exists() else {})
             files = {name: entry for part in parts for name, entry in part.items()}
             world.agree(
                 write_problem(
@@ -349,18 +331,13 @@ class TrainState:
             "identity": dict(self.identity),
             "phase": self.phase,
             "position": asdict(self.position),
-            "clock": {
-                "step": self.step,
-                "tokens": self.tokens,
-                "seconds": self.seconds,
-                "reserved": self.reserved,
-            },
+            "clock": {name: getattr(self, name) for name in _CLOCK},
             "best": self.best,
             "sums": self.sums,
             "files": files,
             "interim": interim,
         }
-        write_state(temporary / STATE, metadata)
+        write_json(temporary / STATE, metadata | {"crc32": _metadata_crc(metadata)})
         temporary.rename(path)
 
     def _prune(self, folder: Path, keep: int) -> None:
@@ -402,9 +379,9 @@ class TrainState:
         self.best_weights = _with_prefix("best.", tensors) or None
         self.average = _with_prefix("average.", tensors) or None
         self.phase, self.position = metadata["phase"], Position(**metadata["position"])
-        self.step, self.tokens = metadata["clock"]["step"], metadata["clock"]["tokens"]
-        self.seconds, self.sums = metadata["clock"]["seconds"], metadata["sums"]
-        self.reserved = metadata["clock"].get("reserved", 0.0)  # missing in older states
+        self.sums = metadata["sums"]
+        for name in _CLOCK:
+            setattr(self, name, metadata["clock"][name])
 
     def _optimizer_tensor(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Zeros for the optimiser state of a parameter: of its shape, or a few numbers."""

@@ -81,7 +81,9 @@ def step(
                 with gradient_sync(module, last=number == len(micro_batches)):
                     backward(batch)
     norm = _clip(learner, optim.clip)
-    _require_finite(sums, norm, world)
+    values = torch.stack([norm, *(total for total, _, _ in sums.values())])
+    if world.total([not torch.isfinite(values).all()])[0]:  # in any process
+        raise NotANumber
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("scale", 1.0)
     optimizer.step()
@@ -134,13 +136,6 @@ def _clip(learner: Learner, limit: float) -> Tensor:
         for rows in tables:
             rows.mul_((limit / (total + 1e-6)).clamp(max=1.0))
     return norm
-
-
-def _require_finite(sums: Mapping[str, Sequence], norm: Tensor, world: World) -> None:
-    """Raise ``NotANumber`` in all processes if a loss or the norm is not finite in one of them."""
-    values = torch.stack([norm, *(total for total, _, _ in sums.values())])
-    if world.total([not torch.isfinite(values).all()])[0]:
-        raise NotANumber
 
 
 class NotANumber(Exception):

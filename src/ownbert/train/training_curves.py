@@ -84,7 +84,6 @@ def _plain(row: Row) -> Row:
 
 
 def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
-    """The drawing functions of the panels, in order."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINE_LOSSES]
     tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
@@ -158,7 +157,6 @@ def _dashed(axis: Any, value: float, label: str) -> None:
 
 
 def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
-    """Draw the learning rate, and the gradient norm on a second axis."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.plot(*_points(rows, "learning_rate", held_out=False), color="C0")
