@@ -3,12 +3,13 @@
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ownbert.exceptions import InputError
 
@@ -26,17 +27,43 @@ _protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=f
 _pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
 # Contents of the files of ``read_once`` by absolute path; None until a file is read.
 _contents: ContextVar[dict[str, bytes | None] | None] = ContextVar("contents", default=None)
+# Their rows so far, and the parsers of the further ones.
+_parsed: ContextVar[dict[str, tuple[list[Any], Iterator[Any]]]] = ContextVar("parsed")
+Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
 def read_once(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
-    """Open each of these files at most once in the block: its bytes stay in memory, so that all
-    that is read from it, and its checksum, are of the same content."""
+    """Open and parse each of these files at most once in the block: its bytes stay in memory, so
+    that all that is read from it, and its checksum, are of the same content; so do its rows."""
     token = _contents.set({os.path.abspath(path): None for path in paths})
+    parsed = _parsed.set({})
     try:
         yield
     finally:
         _contents.reset(token)
+        _parsed.reset(parsed)
+
+
+def parsed_once(
+    path: str | os.PathLike[str], parse: Callable[[], Iterator[Item]]
+) -> Iterator[Item]:
+    """The rows that ``parse`` yields from a file; see ``read_once``."""
+    name = os.path.abspath(path)
+    if name not in (_contents.get() or {}):
+        yield from parse()
+        return
+    rows, further = _parsed.get().setdefault(name, ([], parse()))
+    for index in itertools.count():
+        if index == len(rows):  # nobody has read this far
+            try:
+                rows.append(next(further))
+            except StopIteration:
+                return
+            except BaseException:
+                _parsed.get().pop(name, None)  # who reads it again gets the same error
+                raise
+        yield rows[index]
 
 
 def open_input(path: str | os.PathLike[str]) -> io.BufferedReader:

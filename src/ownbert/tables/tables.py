@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from unicodedata import normalize
 
 from ownbert.exceptions import InputError, in_short
-from ownbert.files.input_files import open_input
+from ownbert.files.input_files import open_input, parsed_once
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
 from ownbert.language.messages import Message
 from ownbert.tables import delimited, memory
@@ -90,7 +90,7 @@ def columns(path: Source) -> list[str]:
     source = Path(path)
     kind = kind_of(source)
     if kind == "delimited":
-        return delimited.open_rows(source)[0]
+        return _delimited(source)[0]
     if kind == "parquet":
         refuse_unreadable(source)
         return list(parquet_file(open_input(source), source).schema_arrow.names)
@@ -128,7 +128,7 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
     Values are lists, numbers, texts, or None if null or missing; csv and tsv have texts only.
     """
     kind = kind_of(path)
-    opened = delimited.open_rows(Path(str(path))) if kind == "delimited" else None
+    opened = _delimited(Path(str(path))) if kind == "delimited" else None
     present = columns(path) if opened is None else opened[0]
     option = "--text-column or --label-column"
     names = [require_column(present, name, source=path, option=option) for name in names]
@@ -192,11 +192,25 @@ def not_empty(items: Iterable[Item], message: str) -> Iterator[Item]:
         raise InputError(message)
 
 
+def _delimited(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The names and the rows of ``delimited.open_rows``; see ``read_once``."""
+
+    def parse() -> Iterator[tuple[int, list[str]]]:
+        names, rows = delimited.open_rows(path)
+        yield 0, names
+        yield from rows
+
+    rows = parsed_once(path, parse)
+    return next(rows)[1], rows
+
+
 def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line_number, line in open_text(path):
-        if not line.strip():
-            continue
-        yield line_number, memory.parse_object(line, place(path, line_number))
+    def parse() -> Iterator[tuple[int, dict[str, Any]]]:
+        for line_number, line in open_text(path):
+            if line.strip():
+                yield line_number, memory.parse_object(line, place(path, line_number))
+
+    return parsed_once(path, parse)
 
 
 def as_text(value: object, name: str, where: str) -> str:
