@@ -1,31 +1,18 @@
 """--help of every command: short, in groups, and the same words for the same thing."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from ownbert.cli import COMMANDS, _as_arguments, app
-from support.cli import run_cli
+from ownbert.cli import COMMANDS, _as_arguments
+from support.cli import every_command, run_cli
 
 # Of a command's --help on 80 columns.
 MOST_LINES = 90
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    group: Any = typer.main.get_command(app)
-    for name in COMMANDS:
-        command = group.get_command(None, name)
-        if not hasattr(command, "commands"):
-            yield name, command
-        for sub, one in getattr(command, "commands", {}).items():
-            yield f"{name} {sub}", one
-
-
-EVERY = dict(commands())
+EVERY = {" ".join(path): command for path, command in every_command().items()}
 # One word for one thing: what these options of all commands are called, by their parameters.
 WORDS = {
     "output": "--output/-o",

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import typer
 
 from ownbert import InputError
-from ownbert.cli import COMMANDS, app, usage_message
+from ownbert.cli import usage_message
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.pretraining.pretrain_recipe import PhaseRecipe, PretrainRecipe
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.settings import resolve, settings_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.translation.translation_recipe import TranslateRecipe
-from support.cli import run_cli
+from support.cli import every_command, run_cli
 
 RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe, ServeSettings)
 HUGE = ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000, "1e300", ".inf", "-.inf", ".nan")
@@ -52,15 +51,6 @@ def test_every_number_of_a_phase_has_limits(name: str):
             resolve(PretrainRecipe, overrides=[f"phases=[{{share: 1, {name}: {value}}}]"])
 
 
-def leaves(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    below = getattr(command, "commands", None)
-    if not below:
-        return [(path, command)]
-    return [leaf for name, one in below.items() for leaf in leaves(one, (*path, name))]
-
-
-GROUP: Any = typer.main.get_command(app)
-EVERY = [leaf for name in COMMANDS for leaf in leaves(GROUP.get_command(None, name), (name,))]
 # The numbers of these commands are checked with their recipes, above.
 RECIPE_OF = dict(zip(("pretrain", "finetune", "translate", "fit", "serve"), RECIPES, strict=True))
 
@@ -88,9 +78,9 @@ def parsed(path: tuple[str, ...], command: Any, *arguments: str) -> Exception | 
         return error
 
 
-@pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(path) for path, _ in EVERY])
-def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...], command: Any):
-    numbers = set()
+@pytest.mark.parametrize("path", every_command(), ids=" ".join)
+def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...]):
+    command, numbers = every_command()[path], set()
     for parameter in command.params:
         option = parameter.opts[0]
         if parameter.param_type_name != "option" or getattr(parameter, "is_flag", False):

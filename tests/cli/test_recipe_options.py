@@ -4,7 +4,6 @@ from functools import reduce
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from ownbert import InputError
@@ -14,21 +13,14 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import settings_of
 from ownbert.tasks.finetune_recipe import FinetuneRecipe
 from ownbert.translation.translation_recipe import TranslateRecipe
+from support.cli import every_command
 
-
-def command_of(*path: str) -> Any:
-    found: Any = typer.main.get_command(app)
-    for name in path:
-        found = found.get_command(None, name)
-    return found
-
-
+EVERY = every_command()
+TASKS = [path for path in EVERY if path[0] == "finetune"]
 COMMANDS: dict[str, tuple[Any, type]] = {
-    "pretrain": (command_of("pretrain"), PretrainRecipe),
-    **{
-        task: (command, FinetuneRecipe) for task, command in command_of("finetune").commands.items()
-    },
-    "translate train": (command_of("translate", "train"), TranslateRecipe),
+    "pretrain": (EVERY["pretrain",], PretrainRecipe),
+    **{path[1]: (EVERY[path], FinetuneRecipe) for path in TASKS},
+    "translate train": (EVERY["translate", "train"], TranslateRecipe),
 }
 # Options that are not settings.
 OTHERS = {

@@ -1,12 +1,8 @@
 """A valid command line of every command, as options and arguments that cases replace one by one."""
 
-from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
-import typer
-
-from ownbert.cli import COMMANDS, app
+from support.cli import every_command
 
 # The folder of inputs, from the folder in which a command runs.
 IN = "../in/"
@@ -150,21 +146,6 @@ def command_line(
         values = value if isinstance(value, tuple) else (value,)
         line += values if not name.startswith("-") else [part for v in values for part in (name, v)]
     return line
-
-
-@cache
-def every_command() -> dict[Names, Any]:
-    """All commands that run something, by their names."""
-    group: Any = typer.main.get_command(app)
-    return dict(leaf for n in COMMANDS for leaf in _leaves(group.get_command(None, n), (n,)))
-
-
-def _leaves(found: Any, path: Names) -> Iterator[tuple[Names, Any]]:
-    below = getattr(found, "commands", None)
-    if not below:
-        yield path, found
-    for name, one in (below or {}).items():
-        yield from _leaves(one, (*path, name))
 
 
 def command(path: Names) -> Any:

@@ -8,11 +8,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import torch
+import typer
 
 from ownbert import cli
 from ownbert.exceptions import InputWarning
@@ -81,6 +83,26 @@ def run_cli(
         warnings.formatwarning(w.message, w.category, w.filename, w.lineno) for w in warned
     )
     return CompletedProcess(command, code, *said)
+
+
+@cache
+def every_command() -> dict[tuple[str, ...], Any]:
+    """All commands that run something, by their names."""
+    group: Any = typer.main.get_command(cli.app)
+    return {
+        (name, *path): command
+        for name in cli.COMMANDS
+        for path, command in _leaves(group.get_command(None, name))
+    }
+
+
+def _leaves(command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    below = getattr(command, "commands", None) or {}
+    if not below:
+        yield (), command
+    for name, inner in below.items():
+        for path, leaf in _leaves(inner):
+            yield (name, *path), leaf
 
 
 def printed_rows(*arguments: object, stdin: str = "") -> list[dict]:

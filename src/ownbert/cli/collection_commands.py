@@ -53,12 +53,7 @@ class BuildCommand(o.TextFiles, o.Quiet):
         "Search only the vectors near a query: faster beyond a few hundred thousand texts, but "
         "some results are missed.",
     )
-    max_length: int | None = setting(
-        None,
-        "Maximum input length, in tokens; longer texts are truncated.",
-        shown="the model's limit",
-        check=between(3, limits.LENGTH, "[]"),
-    )
+    max_length: int | None = changed(o.MAX_LENGTH, check=between(3, limits.LENGTH, "[]"))
     overwrite: bool = setting(False, "Replace the index in the output folder.")
     precision: str | None = o.FOLDER_PRECISION
     engine: str | None = o.ENGINE
@@ -187,7 +182,7 @@ class TopicsCommand(o.TextFiles, o.Quiet):
     date_column: str | None = setting(
         None, "Column of dates, such as 2024-05-31, to count topics over time.", shown="none"
     )
-    seed: int = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))
+    seed: int = o.SEED
     resume: bool = o.RESUME_FILE
 
     def run(self) -> None:
@@ -312,7 +307,7 @@ class LabelCommand(o.TextFiles, o.Quiet):
         "Training rows. Their texts are not chosen again, and --check writes them in full.",
         shown="none",
     )
-    seed: int = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))
+    seed: int = o.SEED
 
     def run(self) -> None:
         from ownbert.unlabelled.label import to_label

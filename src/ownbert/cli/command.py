@@ -92,6 +92,10 @@ class Command:
         """The values by name, as arguments of a Python function, ``without`` some of them."""
         return {name: value for name, value in vars(self).items() if name not in without}
 
+    def values(self, *names: str) -> dict[str, Any]:
+        """The values of these settings by name."""
+        return {name: getattr(self, name) for name in names}
+
     def run(self) -> None:
         """Do what the command is for."""
         raise NotImplementedError

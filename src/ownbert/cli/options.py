@@ -76,6 +76,13 @@ PRECISION = setting("float32", "float32, bfloat16 or auto (the faster one here).
 # For commands that compute in bfloat16 if the folder says that predictions agree.
 FOLDER_PRECISION = setting(None, "float32, bfloat16 or auto.", shown="as recorded in the folder")
 ENGINE = setting(None, "torch, onnx, openvino (see ownbert export) or auto.", shown="as exported")
+MAX_LENGTH = setting(
+    None,
+    "Maximum input length, in tokens; longer texts are truncated.",
+    shown="the model's limit",
+    check=between(1, limits.LENGTH, "[]"),
+)
+SEED = setting(0, "Seed for clustering.", check=between(0, limits.SEED, "[]"))
 NETWORK = setting(False, "For fit folders: use only the network.")
 
 # Outputs.
@@ -193,7 +200,7 @@ class Training(Quiet):
     @property
     def how(self) -> dict[str, bool]:
         """The arguments of a run that are not settings of its recipe."""
-        return {"resume": self.resume, "overwrite": self.overwrite, "quiet": self.quiet}
+        return self.values("resume", "overwrite", "quiet")
 
 
 class TextFiles(Command):
@@ -221,7 +228,7 @@ class TaskRows(Command):
     @property
     def compute(self) -> dict[str, Any]:
         """The arguments that choose the columns and the model."""
-        return {"columns": self.columns, "device": self.device, "network": self.network}
+        return {"columns": self.columns, **self.values("device", "network")}
 
 
 class LabelledTaskRows(TaskRows):
@@ -307,8 +314,8 @@ class Ray(Command):
         Raises:
             InputError: the runner does not exist, or does not support an option.
         """
-        names = ("workers", "threads", "part_rows")
-        options = {n: value for n in names if (value := getattr(self, n)) is not None}
+        given = self.values("workers", "threads", "part_rows")
+        options = {name: value for name, value in given.items() if value is not None}
         known("local", "ray")("--runner", self.runner)
         if self.runner == "local":
             for name in options:

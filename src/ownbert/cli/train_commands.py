@@ -243,7 +243,7 @@ class ProbeCommand(o.Quiet):
     png: Path | None = setting(
         None, "With --layers: plot the comparison into this file.", needs=("layers",)
     )
-    seed: int = setting(0, "Seed for the folds.", check=between(0, limits.SEED, "[]"))
+    seed: int = changed(o.SEED, help="Seed for the folds.")
     text_column: str | None = changed(o.TEXT_COLUMN, help="Column with the texts.")
     second_column: str | None = changed(
         o.TEXT_COLUMN, help="Column with the second texts of pairs."
@@ -280,11 +280,7 @@ class ProbeCommand(o.Quiet):
             self.model,
             self.train,
             columns=ColumnNames(self.text_column, self.second_column, self.label_column),
-            dev=self.dev,
-            task=self.task,
-            group=self.group,
-            time_column=self.time_column,
-            seed=self.seed,
+            **self.values("dev", "task", "group", "time_column", "seed"),
             say=None if self.quiet else self.note,
         )
         names = list(scores[0].values)

@@ -93,8 +93,8 @@ class Decoding(o.Command):
     def translator(self, **options: Any) -> Any:
         from ownbert.translation.decode import Translator
 
-        names = ("beams", "length_penalty", "device", "precision")
-        return Translator(self.folder, **{n: getattr(self, n) for n in names}, **options)
+        how = self.values("beams", "length_penalty", "device", "precision")
+        return Translator(self.folder, **how, **options)
 
 
 class TranslateCommand(Decoding, o.Quiet):

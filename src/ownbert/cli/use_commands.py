@@ -313,12 +313,7 @@ class EmbedCommand(o.Ray, o.Quiet):
         option="--normalize/--no-normalize",
         shown="as in the model, else no",
     )
-    max_length: int | None = setting(
-        None,
-        "Maximum input length, in tokens; longer texts are truncated.",
-        shown="the model's limit",
-        check=between(1, limits.LENGTH, "[]"),
-    )
+    max_length: int | None = o.MAX_LENGTH
     batch_tokens: int | None = setting(
         None,
         "Tokens per forward pass.",
@@ -335,11 +330,9 @@ class EmbedCommand(o.Ray, o.Quiet):
         from ownbert.inference.vector_files import count_texts, embed, embedded_rows
 
         bulk = self.ray_options(self.texts or ())
-        names = ("pooling", "normalize", "max_length", "batch_tokens")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options = self.values("pooling", "normalize", "max_length", "batch_tokens")
         options["say"] = self.note
-        names = ("text_column", "id_column", "device", "precision")
-        given = {**options, **{name: getattr(self, name) for name in names}}
+        given = {**options, **self.values("text_column", "id_column", "device", "precision")}
         if bulk is not None:
             from ownbert.bulk.ray_runner import run_on_ray
 
@@ -446,8 +439,7 @@ class ScoreCommand(o.TextFiles, o.Quiet):
             )
             inputs = o.given_texts(self.texts, columns, self.folder, missing=nothing)
         unusual = MostUnusual()
-        names = ("false_alarms", "tokens", "passes", "exact", "device", "engine")
-        given: dict[str, Any] = {name: getattr(self, name) for name in names}
+        given = self.values("false_alarms", "tokens", "passes", "exact", "device", "engine")
         given |= {"normal": self.normal or None, "say": self.note, "each": unusual}
         count, rows = 0, None
         with self.counting("texts scored") as progress:

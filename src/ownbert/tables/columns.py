@@ -14,7 +14,6 @@ from typing import Any
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import open_text
 from ownbert.language.messages import Message, Option
-from ownbert.settings import setting
 from ownbert.tables.column_proposals import (
     are_numbers,
     bit_columns,
@@ -73,14 +72,10 @@ _LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
 class ColumnNames:
     """The columns named by the user; None: found by their usual names."""
 
-    text: str | None = setting(
-        None, "Column with the text, in tables.", option="--text-column", shown="detected by name"
-    )
-    second: str | None = setting(None, option="--second-column")
-    label: str | None = setting(None, option="--label-column")
-    id: str | None = setting(
-        None, "Column with ids, copied to the output.", option="--id-column", shown="none"
-    )
+    text: str | None = None
+    second: str | None = None
+    label: str | None = None
+    id: str | None = None
     features: str | None = None
 
     def settings(self) -> dict[str, str]:
