@@ -12,21 +12,13 @@ POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadKind:
-    """What is known of a kind of head before torch is loaded.
+    """What is known of a kind of head before torch is loaded."""
 
-    Args:
-        module: its module and class in ``nn``.
-        outputs: number of outputs; None: one for each label; 0: the class decides.
-        pools: whether it reads the pooler's output by default.
-        exported: outputs of an exported file that tasks read; empty: hidden states.
-        per_token: whether these have a row for each token, not for each sequence.
-    """
-
-    module: str
-    outputs: int | None = 0
-    pools: bool = False
-    exported: tuple[str, ...] = ()
-    per_token: bool = False
+    module: str  # its module and class in ``nn``
+    outputs: int | None = 0  # number of outputs; None: one for each label; 0: the class decides
+    pools: bool = False  # whether it reads the pooler's output by default
+    exported: tuple[str, ...] = ()  # outputs of an exported file to read; empty: hidden states
+    per_token: bool = False  # whether these have a row for each token, not for each sequence
 
 
 _NN = "ownbert.nn.output_heads:"

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 # XLNet: a span of one to five tokens in a context of six times its length.
 _LONGEST, _TOKENS_PER_TARGET = 5, 6
-# Size of the generator's attention heads, as in all published models.
-_HEAD_SIZE = 64
+_HEAD_SIZE = 64  # size of the generator's attention heads, as in all published models
 
 
 @dataclass(frozen=True)
@@ -135,10 +134,8 @@ class PermutedSpans:
 @dataclass(frozen=True)
 class PermutationLM(PretrainingObjective):
     """Cross entropy of tokens that are predicted one after the other, in a random order: each by a
-    query stream, from the tokens that are not predicted and those before it in the order.
-
-    Source: Yang et al. 2019, sections 2.2 and 2.3.
-    """
+    query stream, from the tokens that are not predicted and those before it in the order (Yang et
+    al. 2019, sections 2.2 and 2.3)."""
 
     name, input_view = "plm", "permuted"
     title, short, colour = "words in a random order", "PLM", 3

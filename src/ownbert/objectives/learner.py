@@ -62,7 +62,6 @@ class Learner(nn.Module):
         return losses
 
     def model_of(self, view: str) -> Model:
-        """The model that reads batches in this view."""
         return self.generator if self.generator is not None and view == "masked" else self.model
 
     def used(self, objectives: Sequence[Objective] | None = None) -> set[nn.Parameter]:

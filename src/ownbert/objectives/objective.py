@@ -23,46 +23,30 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model, Outputs
     from ownbert.text.tokenizer import Tokenizer
 
-# Number of examples for estimating the frequencies of special tokens.
-_COUNTED_EXAMPLES = 200
+_COUNTED_EXAMPLES = 200  # number of examples for estimating the frequencies of special tokens
 
 
 class Loss(NamedTuple):
-    """The loss of an objective on a batch.
+    """The loss of an objective on a batch."""
 
-    Args:
-        total: summed loss, a scalar with gradient.
-        correct: number of correct answers.
-        count: number of answers.
-        zeros: with two classes, the number of targets of the first one, from which the accuracy of
-            always choosing the more frequent class follows.
-    """
-
-    total: Tensor
-    correct: Tensor
+    total: Tensor  # summed loss, a scalar with gradient
+    correct: Tensor  # number of correct answers
+    # Number of answers.
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    # With two classes, the number of targets of the first one, from which the accuracy of always
+    # choosing the more frequent class follows.
     zeros: Tensor | None = None
 
 
 class Objective:
-    """An objective: called on logits and the batch in its input view, it returns their ``Loss``.
+    """An objective: called on logits and the batch in its input view, it returns their ``Loss``."""
 
-    Attributes:
-        name: name in the log.
-        head: name of the head whose logits it reads.
-        weight: weight of its loss in the sum over all objectives.
-        input_view: form in which the model reads a batch. Objectives with the same view share a
-            forward pass.
-        counts_correct: whether correct answers are counted.
-        decodes: whether its targets go through the decoder of the MLM head.
-    """
-
-    name: str
-    head: str
-    weight: float = 1.0
-    input_view: str = "masked"
-    counts_correct: bool = True
-    decodes: bool = False
+    name: str  # name in the log
+    head: str  # name of the head whose logits it reads
+    weight: float = 1.0  # weight of its loss in the sum over all objectives
+    input_view: str = "masked"  # form of a batch; objectives with the same one share a pass
+    counts_correct: bool = True  # whether correct answers are counted
+    decodes: bool = False  # whether its targets go through the decoder of the MLM head
 
     def count(self, batch: Batch) -> int:
         """The number of targets in a batch."""
@@ -107,51 +91,27 @@ def unmasked(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class PretrainingObjective(Objective):
-    """An objective of pretraining.
+    """An objective of pretraining."""
 
-    Args:
-        weight: weight of the loss; the default of a class is also that of the recipe.
-        ordinary: (V) true for tokens that are not special; by default all are.
-
-    Attributes:
-        title: name in charts and model cards.
-        short: name on the progress line.
-        explained: description in the help of ``--objectives``.
-        colour: index of its colour in charts.
-        network: network that it creates instead of a BERT; all phases then use it.
-        alone: whether it cannot be combined with other objectives.
-        predicts: whether its targets are single tokens, whose loss has baselines; every run has
-            such an objective.
-        pools: whether it needs a pooler.
-        rate: default share of the tokens that are predicted.
-        uses: settings of a ``PretrainTask`` for the choice of these tokens.
-        pairs: kind of text pairs that it needs (``corpus.pretraining_examples``).
-        classes: names of the two classes of such pairs.
-        chance: loss of guessing, if it is the same for any text.
-        reads_features: whether the corpus may have word features.
-        samples: whether its softmax can be over some of the words.
-        auto_class: Transformers' class for a network that has learnt it.
-    """
-
-    weight: float = 1.0
-    ordinary: Tensor | None = field(default=None, compare=False)
+    weight: float = 1.0  # weight of the loss; the default of a class is also that of the recipe
+    ordinary: Tensor | None = field(default=None, compare=False)  # (V) false for special tokens
     head = "mlm"
-    title: ClassVar[str]
-    short: ClassVar[str]
-    explained: ClassVar[str]
-    colour: ClassVar[int]
-    network: ClassVar[str | None] = None
-    alone: ClassVar[bool] = False
-    predicts: ClassVar[bool] = False
-    pools: ClassVar[bool] = False
-    rate: ClassVar[float] = 0.3
-    uses: ClassVar[frozenset[str]] = frozenset()
-    pairs: ClassVar[str | None] = None
-    classes: ClassVar[tuple[str, str]] = ("", "")
-    chance: ClassVar[float | None] = None
-    reads_features: ClassVar[bool] = False
-    samples: ClassVar[bool] = True
-    auto_class: ClassVar[str | None] = None
+    title: ClassVar[str]  # name in charts and model cards
+    short: ClassVar[str]  # name on the progress line
+    explained: ClassVar[str]  # description in the help of ``--objectives``
+    colour: ClassVar[int]  # index of its colour in charts
+    network: ClassVar[str | None] = None  # created instead of a BERT, for all phases
+    alone: ClassVar[bool] = False  # whether it cannot be combined with other objectives
+    predicts: ClassVar[bool] = False  # predicts single tokens; every run has one that does
+    pools: ClassVar[bool] = False  # whether it needs a pooler
+    rate: ClassVar[float] = 0.3  # default share of the tokens that are predicted
+    uses: ClassVar[frozenset[str]] = frozenset()  # settings of ``PretrainTask`` for its targets
+    pairs: ClassVar[str | None] = None  # kind of text pairs (``pretraining_examples``)
+    classes: ClassVar[tuple[str, str]] = ("", "")  # names of the two classes of such pairs
+    chance: ClassVar[float | None] = None  # loss of guessing, if it is the same for any text
+    reads_features: ClassVar[bool] = False  # whether the corpus may have word features
+    samples: ClassVar[bool] = True  # whether its softmax can be over some of the words
+    auto_class: ClassVar[str | None] = None  # Transformers' class for a network that has learnt it
 
     @classmethod
     def require(cls, names: Set[str]) -> None:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ownbert.objectives.objective import Objective
 
 
-# Maximum number of answers to a question.
-MOST_ANSWERS = 100
+MOST_ANSWERS = 100  # maximum number of answers to a question
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CHINESE = "\u4e00-\u9fa5"
@@ -64,17 +63,14 @@ class EncodedContext(NamedTuple):
 
 
 class WindowPosition(NamedTuple):
-    """The position of a window: its tokens ``start`` to ``end`` (exclusive) in the concatenated
-    windows of its question, its first context token there (``first``) and in the context
-    (``begin``), its number of context tokens, and the index of [CLS], the first token, or the last
-    one in XLNet."""
+    """The position of a window in the concatenated windows of its question and in the context."""
 
-    start: int
-    end: int
-    first: int
-    begin: int
-    size: int
-    cls: int
+    start: int  # index of the window's first token
+    end: int  # index after the window's last token
+    first: int  # index of its first context token
+    begin: int  # index of this token in the context
+    size: int  # number of context tokens
+    cls: int  # index of [CLS], the first token, or the last one in XLNet
 
 
 @dataclass(frozen=True)
@@ -118,19 +114,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedAnswer:
-    """An answer, or no answer: an empty text without a span.
-
-    ``start`` and ``end`` (exclusive) are characters of the context; ``score`` is the probability of
-    the first token times that of the last, in their window; ``difference`` is the logit of "no
-    answer" minus that of the best answer; ``further`` returns a number of other answers, best
-    first.
-    """
+    """An answer, or no answer: an empty text without a span."""
 
     text: str
-    start: int | None
+    start: int | None  # characters in the context, end exclusive
     end: int | None
-    score: float
-    difference: float
+    score: float  # probability of the first token times that of the last, in their window
+    difference: float  # logit of "no answer" minus that of the best answer
+    # Returns a number of other answers, best first.
     further: Callable[[int], list["PredictedAnswer"]] = field(
         default=lambda most: [], repr=False, compare=False
     )
@@ -143,12 +134,10 @@ class PredictedAnswer:
 
 
 class QuestionAnsweringTask(Task):
-    """Extractive question answering (Devlin et al. 2019, sections 4.2 and 4.3).
-
-    Long contexts are split into windows, and the answer is the best span of all windows. No answer
-    is given if "no answer" scores higher by more than a threshold, which is set by the user or
-    tuned for F1 on dev rows. A model trained without unanswerable questions always answers.
-    """
+    """Extractive question answering (Devlin et al. 2019, sections 4.2 and 4.3): the best span of
+    all windows of the context. No answer is given if "no answer" scores higher by more than a
+    threshold, which is set by the user or tuned for F1 on dev rows. A model trained without
+    unanswerable questions always answers."""
 
     name = "answer"
     purpose = "finds the answer to a question in a text"
@@ -404,13 +393,10 @@ def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Sco
 
 
 def best_threshold(differences: np.ndarray, f1: np.ndarray, has_answer: np.ndarray) -> float:
-    """The threshold with the best F1 if rows with a larger difference are left unanswered, like
-    ``find_best_thresh`` of SQuAD's script, but midway to the next difference, so that rounding does
-    not change the result.
-
-    ``differences`` (rows) are logits of "no answer" minus those of the answers, ``f1`` (rows) is
-    the F1 of these answers, ``has_answer`` (rows) whether there is a gold answer.
-    """
+    """The threshold with the best F1 if rows with a larger difference (logit of "no answer" minus
+    that of the answer) are left unanswered, from arrays (rows); like ``find_best_thresh`` of
+    SQuAD's script, but midway to the next difference, so that rounding does not change the
+    result."""
     order = np.argsort(differences, kind="stable")
     above = differences[order]
     # Answering a row gains its F1, or loses a point for an unanswerable question.
@@ -459,11 +445,9 @@ def split_context(
     stride: int,
     most: int,
 ) -> QuestionWindows:
-    """Split into at most ``most`` windows "[CLS] question [SEP] part of the context [SEP]".
-
-    The question is truncated to half a window; neighbouring windows share ``stride`` tokens, at
-    most half of their context tokens.
-    """
+    """Split into at most ``most`` windows "[CLS] question [SEP] part of the context [SEP]". The
+    question is truncated to half a window; neighbouring windows share ``stride`` tokens, at most
+    half of their context tokens."""
     question_ids = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
     size = builder.pair_room - len(question_ids)
     step = size - min(stride, size // 2)

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +22,6 @@ from ownbert.tasks.rows import (
     PLAIN_OUTPUT,
     OutputOptions,
     Row,
-    check_distribution,
     check_probabilities,
     is_soft,
     learn_order,
@@ -43,8 +43,7 @@ _BALANCED, _EQUAL = "balanced", "equal"
 # Offsets of decisions are multiples of log frequencies, or the log odds of a threshold.
 _DECISION = checks.list_of(checks.number(-1e3, 1e3), most=MOST_LABELS)
 _SMALLEST = 1e-30  # lower bound of probabilities before their logarithm
-# Labels are weighted if one label is this many times as frequent as another.
-_UNEQUAL = 2.0
+_UNEQUAL = 2.0  # labels are weighted if one label is this many times as frequent as another
 
 
 # Names of positive labels, and for those that may be numbers or abbreviations, of the other label.
@@ -59,9 +58,8 @@ _OPPOSITES = {"1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LabelDecision:
-    """The prediction for a row with one label; as an array, its probabilities (C). The label with
-    the largest of the ``preferences`` (C), the probabilities weighted by the decision, is
-    predicted."""
+    """The prediction for a row with one label, which has the largest of the ``preferences`` (C),
+    the probabilities weighted by the decision; as an array, its probabilities (C)."""
 
     probabilities: np.ndarray
     preferences: np.ndarray
@@ -71,7 +69,6 @@ class LabelDecision:
 
     @property
     def label(self) -> int:
-        """The index of the predicted label."""
         return int(self.preferences.argmax())
 
     def ranked(self, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -94,7 +91,6 @@ class LabelTask(Task):
 
     @property
     def label_indices(self) -> Mapping[str, int]:
-        """The index of each label, by name."""
         return _indices(self.labels)
 
     def _labels_of(self, row: Row) -> Sequence[str]:
@@ -102,19 +98,17 @@ class LabelTask(Task):
 
     def label_counts(self, rows: Sequence[Row]) -> np.ndarray:
         """(C) number of rows per label; for rows with probabilities, the expected number."""
-        counts = np.zeros(len(self.labels))
-        for row in rows:
-            if is_soft(row.target):
-                counts += row.target
-            else:
-                counts[[self.label_indices[label] for label in self._labels_of(row)]] += 1
-        return counts
+        hard = (row for row in rows if not is_soft(row.target))
+        by_name = Counter(label for row in hard for label in self._labels_of(row))
+        counts = np.asarray([by_name[label] for label in self.labels], dtype=float)
+        soft = [row.target for row in rows if is_soft(row.target)]
+        return counts + np.sum(soft, 0) if soft else counts
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
-        check_soft = check_probabilities if self.label_sets else check_distribution
         for row in rows:
             if is_soft(row.target):
-                check_soft(row.target, self.labels, row.place(source))
+                where, one = row.place(source), not self.label_sets
+                check_probabilities(row.target, self.labels, where, sum_to_one=one)
                 continue
             for label in self._labels_of(row):
                 if label not in self.label_indices:
@@ -143,17 +137,14 @@ class LabelTask(Task):
 
 
 class SingleLabelTask(LabelTask):
-    """Softmax classification with one label per row; subclasses read and encode the rows.
-
-    Attributes:
-        decision: (C) added to log-probabilities to choose the label, for example to predict a rare
-            label below a probability of .5; the probabilities do not change. None: zeros.
-    """
+    """Softmax classification with one label per row; subclasses read and encode the rows."""
 
     head = "classification"
     output_options = frozenset({"top", "threshold", "probabilities", "unknown", "coverage"})
     # The label that ``f1`` and the metrics ``RANKING`` are about; None: see ``positive_label``.
     positive: str | None = None
+    # (C) added to log-probabilities to choose the label, such as a rare one below a probability of
+    # .5; the probabilities do not change. None: zeros.
     decision: tuple[float, ...] | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -408,11 +399,9 @@ def sort_labels(names: set[str]) -> tuple[str, ...]:
 def label_weights(
     given: str | None, labels: Sequence[str], counts: np.ndarray
 ) -> tuple[float, ...] | None:
-    """The weights (C) of labels, 1 for those that are not listed; None if all are equal.
-
-    ``given`` is None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where
-    labels may contain commas) or a JSON object; ``counts`` (C) are the rows per label.
-    """
+    """The weights (C) of labels, 1 for those that are not listed; None if all are equal. ``given``
+    is None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where labels may
+    contain commas) or a JSON object; ``counts`` (C) are the rows per label."""
     if given in (None, _EQUAL):
         return None
     if given == _BALANCED:

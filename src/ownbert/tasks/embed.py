@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 
 RETRIEVAL_METRICS = ("mrr", "recall_at_1", "recall_at_5", "recall_at_10")
-# Maximum elements of a cosine matrix.
-_CHUNK = 1 << 24
+_CHUNK = 1 << 24  # maximum elements of a cosine matrix
 SIMILARITY_METRICS = ("spearman", "pearson")
 # For generated pairs: batch size (the other rows are negatives), number of texts to train on in all
 # epochs, and minimum and maximum number of epochs; with more epochs similar texts are pushed apart
@@ -62,13 +61,9 @@ _FLAGS = {
 
 
 def ranks(texts: Sequence[tuple[str, str]], queries: Any, positives: Any) -> np.ndarray:
-    """The rank (rows), from 1, of each row's positive among all distinct positives, by the cosine
-    with the query; ``texts`` are the query and positive of each row, the others their unit vectors
-    (rows, D), dense or sparse.
-
-    The query itself and its positives in other rows are excluded. Ties count against the positive,
-    otherwise constant vectors would get the best rank.
-    """
+    """The rank (rows), from 1, of each row's positive among all distinct positives but the query
+    and its positives in other rows, by the cosine with the query (unit vectors (rows, D), dense or
+    sparse). Ties count against the positive, otherwise constant vectors would get the best rank."""
     places: dict[str, int] = {}
     rows = [places.setdefault(positive, len(places)) for _, positive in texts]
     row_ids = np.asarray(rows)
@@ -109,11 +104,9 @@ class EmbeddingTask(Task):
 
     The columns determine the objective. With scores, the cosine is trained to equal the score,
     scaled to [0, 1] by the minimum and maximum of the training rows. Without scores, the second
-    text is trained to be closer to the first than the second texts of other rows and the text in
-    a column ``negative``. Files of single texts are turned into pairs (``made_pairs``).
-
-    The folder contains a plain encoder and the files of sentence-transformers; the pooling has no
-    weights.
+    text is trained to be closer to the first than the second texts of other rows and the text in a
+    column ``negative``. The folder contains a plain encoder and the files of sentence-transformers;
+    the pooling has no weights.
     """
 
     name = "embed"

@@ -35,29 +35,17 @@ _PROMPTS_KEYS = record(
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """How texts are embedded.
+    """How texts are embedded."""
 
-    Args:
-        pooling: one of ``POOLINGS``, or an unsupported one of sentence-transformers.
-        normalize: whether vectors are scaled to unit length.
-        max_length: maximum tokens including special tokens.
-        prompts: prompts by name.
-        default_prompt_name: name of the prompt for texts without one.
-        similarity: name of the similarity function, if the folder has one.
-        lowercase: whether texts are lower-cased.
-        pools_prompt: whether the pooling includes the tokens of the prompt.
-        truncate_dim: number of leading dimensions of each vector to keep.
-    """
-
-    pooling: str = "mean"
-    normalize: bool = False
-    max_length: int | None = None
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    similarity: str | None = None
-    lowercase: bool = False
-    pools_prompt: bool = True
-    truncate_dim: int | None = None
+    pooling: str = "mean"  # one of ``POOLINGS``, or an unsupported one of sentence-transformers
+    normalize: bool = False  # whether vectors are scaled to unit length
+    max_length: int | None = None  # maximum tokens including special tokens
+    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
+    default_prompt_name: str | None = None  # name of the prompt for texts without one
+    similarity: str | None = None  # name of the similarity function, if the folder has one
+    lowercase: bool = False  # whether texts are lower-cased
+    pools_prompt: bool = True  # whether the pooling includes the tokens of the prompt
+    truncate_dim: int | None = None  # number of leading dimensions of each vector to keep
 
     @property
     def prompt(self) -> str:

@@ -14,15 +14,13 @@ from ownbert.settings import CheckedSettings, apply_values, section, setting
 from ownbert.tasks.kinds import KINDS
 from ownbert.train.training_settings import DATA, LEARNING, MODEL, RUN, Optim, Run, refuse_shard
 
-# Title of a panel of --help, in addition to those of all trainings.
-ANSWERS = "Predictions"
+ANSWERS = "Predictions"  # title of a panel of --help, in addition to those of all trainings
 
 # Tasks with one prediction per text or pair, which linear models and blends support too.
 TEXT_TASKS = tuple(name for name, kind in KINDS.items() if kind.linear)
 POOLINGS = ("pooler", *POOLING_NAMES)
 LONG = ("auto", "cut", "windows", "segments")
-# Maximum rows of an n-gram embedding table: 4 GB.
-_MOST_ROWS = 1 << 23
+_MOST_ROWS = 1 << 23  # maximum rows of an n-gram embedding table: 4 GB
 
 
 def _check_threshold(name: str, value: Any) -> None:

@@ -15,33 +15,19 @@ SENTENCE_SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TaskKind:
-    """What is known of a task without its class, which takes long to import.
+    """What is known of a task without its class, which takes long to import."""
 
-    Args:
-        task: its module and its class.
-        help: text of its command.
-        settings: its settings in ``FinetuneRecipe``, in the order of --help.
-        without: settings of other tasks that do not apply.
-        columns: columns of its files.
-        pipeline: name of the task in Transformers' pipelines and on the hub.
-        head: the kind of head by which a folder without a saved task is recognised, if any.
-        example: inputs of a request to the server.
-        files: files that it writes beside the model.
-        alias: second name of its command.
-        linear: whether linear models and blends support it, as ``fit`` does.
-    """
-
-    task: str
-    help: str
-    settings: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    columns: tuple[ColumnSpec, ...] = ()
-    pipeline: str = "text-classification"
-    head: str | None = None
-    example: tuple[Any, ...] = ("a text",)
-    files: tuple[str, ...] = ()
-    alias: str = ""
-    linear: bool = False
+    task: str  # its module and its class
+    help: str  # text of its command
+    settings: tuple[str, ...]  # its settings in ``FinetuneRecipe``, in the order of --help
+    without: tuple[str, ...] = ()  # settings of other tasks that do not apply
+    columns: tuple[ColumnSpec, ...] = ()  # columns of its files
+    pipeline: str = "text-classification"  # in Transformers' pipelines and on the hub
+    head: str | None = None  # kind of head that identifies a folder without a saved task
+    example: tuple[Any, ...] = ("a text",)  # inputs of a request to the server
+    files: tuple[str, ...] = ()  # files that it writes beside the model
+    alias: str = ""  # second name of its command
+    linear: bool = False  # whether linear models and blends support it, as ``fit`` does
 
 
 # All tasks by their names, in the order of --help.

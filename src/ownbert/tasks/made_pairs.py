@@ -21,8 +21,7 @@ from ownbert.views.tokens import spans_of, text_kind
 
 # Minimum tokens of texts that are split into pieces, and maximum mean tokens per piece.
 _LONG, _PIECE = 16, 64
-# Maximum random shift of a boundary, as a share of a piece.
-_MAX_SHIFT = 0.4
+_MAX_SHIFT = 0.4  # maximum random shift of a boundary, as a share of a piece
 # Share and maximum number of held-out documents; with fewer than the minimum, none.
 _SHARE, _MOST, _LEAST = 0.1, 500, 10
 # The kinds of pairs.
@@ -59,11 +58,8 @@ class MadePairs:
 
 @dataclass(frozen=True)
 class RecutPieces(EncodedRows):
-    """Pairs of pieces of a text, which is split at another position in each epoch.
-
-    ``before`` and ``after`` are the numbers of special tokens around a text, ``room`` its maximum
-    tokens.
-    """
+    """Pairs of pieces of a text, of at most ``room`` tokens between ``before`` and ``after``
+    special ones, which is split at another position in each epoch."""
 
     before: int = 1
     after: int = 1
@@ -101,12 +97,11 @@ def make_pairs(
     path: Source, columns_by_role: Mapping[str, Sequence[str]]
 ) -> tuple[list[Row], MadePairs]:
     """Generate pairs from single texts: the columns of a table, or plain text as ``read_documents``
-    reads it.
+    reads it. The ``line`` of a row is the number of its text (or of the row in a table).
 
     A text of several lines gives pairs of consecutive lines; a longer line gives pairs of
     consecutive pieces; a short one is paired with itself, and dropout makes its two vectors differ
-    (Gao et al. 2021, "SimCSE", section 3). Lines and pieces are used once. The ``line`` of a row is
-    the number of its text (or of the row in a table).
+    (Gao et al. 2021, "SimCSE", section 3). Lines and pieces are used once.
     """
     if kind_of(path) == "txt":
         texts: Iterable[tuple[int, Sequence[str]]] = (

@@ -18,62 +18,42 @@ RANKING = ("roc_auc", "average_precision")
 # Separators, longer ones first; spaces around them belong to them.
 _SEPARATORS = ("::", "->", ">", "/", "|", "\\", ".")
 _DECIMAL = re.compile(r"\s*[+-]?\d*\.?\d*(e[+-]?\d+)?\s*", re.IGNORECASE)
-# Share of the labels whose first part is that of another label too.
-_SHARED = 0.5
+_SHARED = 0.5  # share of the labels whose first part is that of another label too
 # The curves of a ``Ranking``.
 CURVES = ("roc", "precision_recall", "gain", "calibration")
-# Minimum rows for a class's own threshold; classes with fewer use the mean of all rows.
-_FEW = 5
+_FEW = 5  # minimum rows for a class's own threshold; classes with fewer use the mean of all rows
 
 
 @dataclass(frozen=True)
 class LevelScore:
-    """Metrics of labels that are cut to their first parts.
+    """Metrics of labels that are cut to their first parts."""
 
-    Args:
-        level: number of parts.
-        labels: number of different labels at the level.
-        values: accuracy and macro_f1 of the cut labels; for several labels per row micro_f1,
-            macro_f1 and subset_accuracy.
-    """
-
-    level: int
-    labels: int
-    values: Mapping[str, float]
+    level: int  # number of parts
+    labels: int  # number of different labels at the level
+    values: Mapping[str, float]  # metrics of the cut labels, see ``level_scores``
 
     def as_json(self) -> dict[str, Any]:
-        """All values as JSON values."""
         return {"level": self.level, "labels": self.labels, **self.values}
 
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Precision, recall and F1 of a label.
-
-    Args:
-        support: number of rows (or entities) with the label.
-    """
+    """Precision, recall and F1 of a label."""
 
     label: str
     precision: float
     recall: float
     f1: float
-    support: int
+    support: int  # number of rows (or entities) with the label
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows in the order of the probability of one label, the positive one. N rows.
+    """Rows in the order of the probability of one label, the positive one. N rows."""
 
-    Args:
-        positive: the label.
-        truth: (N) whether a row has the label.
-        probabilities: (N) its probability.
-    """
-
-    positive: str
-    truth: np.ndarray
-    probabilities: np.ndarray
+    positive: str  # the label
+    truth: np.ndarray  # (N) whether a row has the label
+    probabilities: np.ndarray  # (N) its probability
 
     @property
     def complete(self) -> bool:
@@ -196,7 +176,6 @@ class Scores:
         return [(i, j, int(wrong[i, j])) for i, j in cells if wrong[i, j]]
 
     def as_json(self) -> dict[str, Any]:
-        """All metrics as JSON values."""
         values: dict[str, Any] = dict(self.values)
         if self.labels:
             values["labels"] = {
@@ -218,13 +197,9 @@ class Scores:
 def score_labels(
     truth: Sequence[int] | np.ndarray, predicted: Sequence[int] | np.ndarray, labels: Sequence[str]
 ) -> Scores:
-    """Metrics of predictions with one label per row, from indices (rows) of true and predicted
-    labels.
-
-    Macro-F1 is the mean over the labels in the truth or the predictions; a label that is never
-    predicted has F1 0, as in scikit-learn. mcc is the Matthews correlation coefficient for any
-    number of labels (Gorodkin 2004), 0 if the truth or the predictions are constant.
-    """
+    """Metrics of predictions with one label per row, from indices (rows) of labels. Macro-F1 is the
+    mean over the labels in the truth or the predictions, as in scikit-learn. mcc is the Matthews
+    correlation coefficient for any number of labels (Gorodkin 2004), 0 if one side is constant."""
     size = len(labels)
     pairs = np.asarray(truth) * size + np.asarray(predicted)
     confusion = np.bincount(pairs, minlength=size * size).reshape(size, size)
@@ -264,12 +239,9 @@ def label_scores(
 
 
 def risk_curve(preferences: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """Pairs of coverage and error rate among the answered rows, most confident first, from
-    probabilities weighted by the decision (N, C), and whether the label with the largest is right
-    (N).
-
-    Source: El-Yaniv and Wiener 2010, "On the Foundations of Noise-free Selective Classification".
-    """
+    """Pairs of coverage and error rate among the answered rows, most confident first, from weighted
+    probabilities (N, C), and whether the largest is right (N) (El-Yaniv and Wiener 2010, "On the
+    Foundations of Noise-free Selective Classification")."""
     order = np.argsort(-preferences.max(1), kind="stable")
     wrong = np.cumsum(~right[order]) / np.arange(1, len(order) + 1)
     places = np.unique(np.linspace(1, len(order), min(_POINTS, len(order))).round().astype(int))
@@ -287,12 +259,10 @@ def auroc(low: np.ndarray, high: np.ndarray) -> float:
 
 @lru_cache(8)
 def label_parts(labels: tuple[str, ...]) -> list[list[str]]:
-    """The parts of each label if the labels are a hierarchy, else an empty list.
-
-    They are one if a separator divides all labels, but for those that begin others (A beside A/B),
-    into parts that are not empty, and if half of the labels or more share their first part with
-    another label, though not all of them. Decimal numbers are not a hierarchy.
-    """
+    """The parts of each label if the labels are a hierarchy, else an empty list: a separator
+    divides all labels, but for those that begin others (A beside A/B), into parts that are not
+    empty, and at least half of them, but not all, share their first part with another. Decimal
+    numbers are none."""
     for separator in _SEPARATORS:
         parts = [[part.strip() for part in label.split(separator)] for label in labels]
         if max(map(len, parts), default=1) == 1:
@@ -399,10 +369,8 @@ class LabelError:
 
 def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[LabelError]:
     """The rows off the diagonal of the confident joint, the largest margin first, from
-    out-of-sample probabilities (N, C) and indices of the given labels (N).
-
-    Source: Northcutt, Jiang and Chuang 2021, "Confident Learning", section 3.
-    """
+    out-of-sample probabilities (N, C) and indices of the given labels (N) (Northcutt, Jiang and
+    Chuang 2021, "Confident Learning", section 3)."""
     probabilities, labels = np.asarray(probabilities, dtype=float), np.asarray(labels)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
         raise InputError(

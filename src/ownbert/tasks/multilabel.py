@@ -62,11 +62,8 @@ class LabelSetDecision:
 
 
 class MultiLabelTask(LabelTask, SentenceTask):
-    """One sigmoid per label; labels whose probability reaches their threshold are predicted.
-
-    Attributes:
-        threshold: minimum probability of predicted labels, the same for all or (C).
-    """
+    """One sigmoid per label; labels whose probability reaches their threshold (the same for all or
+    (C)) are predicted."""
 
     name = "multilabel"
     purpose = "assigns any number of its labels to each text"
@@ -239,12 +236,9 @@ class MultiLabelTask(LabelTask, SentenceTask):
 def score_multilabel(
     truth: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray, labels: Sequence[str]
 ) -> Scores:
-    """Metrics of predictions with any number of labels per row, from truth, probabilities and
-    predictions (rows, C).
-
-    Macro-F1 is the mean over the labels in the truth or the predictions (scikit-learn's
-    zero_division=nan), average precision is the mean over the labels in the truth.
-    """
+    """Metrics of predictions with any number of labels per row, from arrays (rows, C). Macro-F1 is
+    the mean over the labels in the truth or the predictions (scikit-learn's zero_division=nan),
+    average precision is the mean over the labels in the truth."""
     true = truth.astype(bool)
     counts = right, support, positives = [x.sum(0) for x in (true & predicted, true, predicted)]
     scores = label_scores(labels, *counts)

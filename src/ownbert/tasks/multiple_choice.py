@@ -55,8 +55,7 @@ class MultipleChoiceTask(Task):
     text_keys = ("prompt",)
     output_options = frozenset({"threshold", "probabilities"})
     unit = "questions"
-    # Label of the first choice, 0 or 1.
-    first_label = 0
+    first_label = 0  # label of the first choice, 0 or 1
 
     def read(self, path: Source) -> list[Row]:
         rows = list(_rows(path, self.columns, labelled=True))
@@ -69,7 +68,6 @@ class MultipleChoiceTask(Task):
         return [replace(row, target=self._index(row, place(path, row.line))) for row in rows]
 
     def _index(self, row: Row, where: str) -> int:
-        """The index of the correct choice."""
         choices, number = row.texts[1:], _number(row.target)
         if number is not None:
             index, first = number - self.first_label, self.first_label

@@ -29,7 +29,6 @@ class PackedNetwork:
 
     @property
     def crf(self) -> Any:
-        """See ``RowNetwork``."""
         heads = dict(self.model.heads.items())
         return getattr(heads.get("tokens"), "crf", None)
 
@@ -40,7 +39,6 @@ class PackedNetwork:
 
     @torch.inference_mode()
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """See ``RowNetwork``."""
         model = self.model
         batch = pack(examples).to(model.device)
         with autocast(model.device, self.precision):

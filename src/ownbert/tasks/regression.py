@@ -23,22 +23,15 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.objectives.objective import Objective
 
-# Weights are float32, and squares must remain finite.
-_LARGEST = 1e15
+_LARGEST = 1e15  # weights are float32, and squares must remain finite
 # Predictions are reported as nearly constant if their standard deviation is below this share of the
 # targets'. For least squares this share equals the correlation.
 _NEARLY_CONSTANT = 0.05
 
 
 class RegressionTask(SentenceTask):
-    """One linear output per column, trained on standardised values and saved in the user's units.
-
-    Attributes:
-        learnt: mean and standard deviation (C) of the training targets; 0 and 1 for a finished
-            model.
-        mean, std: (C) undo the standardisation of outputs during training; 0 and 1 if outputs are
-            in the user's units, as those of finished models and of linear models.
-    """
+    """One linear output per column, trained on standardised values and saved in the user's
+    units."""
 
     name = "regress"
     purpose = "predicts a number for each text"
@@ -50,8 +43,10 @@ class RegressionTask(SentenceTask):
     output_options = frozenset({"coverage"})
     metrics = ("spearman", "pearson", "mae", "r2")
     is_missing = staticmethod(is_missing_number)
+    # (C) undo the standardisation of outputs during training; 0 and 1 if these are in the user's
+    # units, as those of finished models and of linear models.
     mean, std = np.zeros(1), np.ones(1)
-    learnt = np.zeros(1), np.ones(1)
+    learnt = np.zeros(1), np.ones(1)  # (C) of the training targets
 
     def values(self) -> dict[str, Any]:
         values = super().values()
@@ -225,7 +220,6 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
 
 
 def _correlation(one: np.ndarray, two: np.ndarray) -> float:
-    """Pearson's correlation; 0 if one side is constant."""
     if one.min() == one.max() or two.min() == two.max():
         return 0.0
     a, b = one - one.mean(), two - two.mean()

@@ -21,8 +21,7 @@ from ownbert.tables.tables import Source, as_text, columns, place, read_values, 
 from ownbert.tasks.rows import Row
 from ownbert.views.tokens import marks
 
-# Longer texts are compared by hashes, which take less memory.
-_LONGEST = 64
+_LONGEST = 64  # longer texts are compared by hashes, which take less memory
 # Categories of characters that separate words: punctuation, symbols, spaces, controls.
 _SEPARATORS = ("P", "S", "Z", "Cc", "Cf")
 GROUP, TIME = "--group", "--time-column"
@@ -103,10 +102,8 @@ def clusters_of(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
 
 
 def bootstrap(clusters: np.ndarray, samples: int) -> Iterator[np.ndarray]:
-    """Yield indices of rows: bootstrap samples of whole clusters, from the cluster of each row (N).
-
-    Source: Field and Welsh 2007, "Bootstrapping clustered data", section 2.
-    """
+    """Yield indices of rows: bootstrap samples of whole clusters (N) (Field and Welsh 2007,
+    "Bootstrapping clustered data", section 2)."""
     rng, order = np.random.default_rng(0), np.argsort(clusters, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
     for _ in range(samples):
@@ -169,15 +166,10 @@ class RowTimes:
 
 @dataclass(frozen=True)
 class SplitColumns:
-    """The columns named by the user; None: there is none.
+    """The columns named by the user; None: there is none."""
 
-    Args:
-        group: column of groups, such as customers; the rows of a group stay together.
-        time: column of times; earlier rows are trained on, and later ones are held out.
-    """
-
-    group: str | None = None
-    time: str | None = None
+    group: str | None = None  # such as customers; the rows of a group stay together
+    time: str | None = None  # earlier rows are trained on, and later ones are held out
 
     def named(self, source: Source) -> dict[str, str]:
         """The columns by option, as the table writes them."""
@@ -218,9 +210,8 @@ class SplitColumns:
 def group_warnings(
     source: Source, unused: Sequence[str], dev: Source | None = None
 ) -> Iterator[str]:
-    """A warning if unused columns of the training rows seem to name groups with several rows. Those
-    without common values in ``dev`` are ignored; None: the dev rows are held out from the training
-    rows."""
+    """A warning if unused columns of the training rows seem to name groups with several rows, of
+    which some are in ``dev``, if there is such a file."""
 
     def values(file: Source, name: str) -> set[str | None]:
         return {_group(value, name, "") for _, (value,) in read_values(file, [name])} - {None}
@@ -243,12 +234,9 @@ def group_warnings(
 def split_by_time(
     times: np.ndarray, keys: Sequence[Sequence[Hashable]], source: Source
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out the latest rows by their times (N); rows of equal times stay together, and earlier
-    rows that share one of their ``keys`` with a later row are not trained on.
-
-    Returns:
-        Indices of the earlier rows to train on, and of the later ones, both ascending.
-    """
+    """Indices of the earlier rows to train on, and of the latest ones to hold out, both ascending,
+    by their times (N). Rows of equal times stay together; earlier rows that share one of their
+    ``keys`` with a later row are not trained on."""
     distinct, counts = np.unique(times, return_counts=True)
     if len(distinct) < 2:
         raise InputError(

@@ -51,7 +51,6 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def sequence_counts(examples: Sequence[Example]) -> list[int]:
-    """The number of sequences of each row."""
     return [1 if e.parts is None else len(e.parts) for e in examples]
 
 

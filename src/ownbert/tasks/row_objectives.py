@@ -22,10 +22,8 @@ from ownbert.objectives.objective import Loss, Objective
 from ownbert.tasks.tag_rows import NO_TAG
 from ownbert.tasks.text_input import END, START
 
-# Logit of padded choices: their probability is 0, but its logarithm is finite.
-_PADDING = -1e9
-# In the training log, a cosine within this distance of the label counts as correct.
-_NEAR = 0.1
+_PADDING = -1e9  # logit of padded choices: their probability is 0, but its logarithm is finite
+_NEAR = 0.1  # in the training log, a cosine within this distance of the label counts as correct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +49,9 @@ class RowObjective(Objective):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleLabelObjective(RowObjective):
-    """Cross entropy with one label per row (rows), or with a distribution for each (rows, C).
-
-    A distribution comes from another model (Hinton et al. 2015, section 2, at temperature 1); its
-    most probable label counts as the correct one. All windows of a document are trained on its
-    label and count as one row. ``label_weights`` (C) are the weights of the labels in the loss.
-    """
+    """Cross entropy with one label per row (rows), or with a distribution of another model for each
+    (rows, C) (Hinton et al. 2015, section 2, at temperature 1), whose most probable label counts as
+    the correct one. All windows of a document count as one row."""
 
     smoothing: float = 0.0
     label_weights: tuple[float, ...] | None = None
@@ -82,12 +77,10 @@ class SingleLabelObjective(RowObjective):
 
 @dataclass(frozen=True)
 class MultiLabelObjective(RowObjective):
-    """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
-
-    All windows of a document are trained on its labels and count as one row. A row counts as
-    correct if exactly its labels have a probability of at least 0.5. ``label_weights`` (C) are the
-    weights of positive rows; negative rows have weight 1.
-    """
+    """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability. All
+    windows of a document count as one row, which is correct if exactly its labels have a
+    probability of at least 0.5. ``label_weights`` (C) are those of positive rows; negative rows
+    have weight 1."""
 
     label_weights: tuple[float, ...] | None = None
 
@@ -114,11 +107,8 @@ class MultiLabelObjective(RowObjective):
 @dataclass(frozen=True)
 class RegressionObjective(RowObjective):
     """Squared error (mse) or Huber loss (Huber 1964, quadratic up to 1) of standardised values,
-    averaged over the columns.
-
-    The prediction for a document is the mean over its windows. A row counts as correct if all its
-    values are within half a standard deviation.
-    """
+    averaged over the columns, for the mean over the windows of a document. A row counts as correct
+    if all its values are within half a standard deviation."""
 
     loss: str = "mse"
     name: str = "regression"
@@ -171,11 +161,8 @@ def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
 
 class RDrop(Objective):
     """An objective on a batch that contains each row twice, in the same order, plus the distance
-    between the two predictions for a row, which differ by dropout. ``strength`` is its weight
-    relative to the mean of the two losses.
-
-    Source: Liang et al. 2021 (R-Drop), equation 4.
-    """
+    between the two predictions for a row, which differ by dropout (Liang et al. 2021, equation 4).
+    ``strength`` is its weight relative to the mean of the two losses."""
 
     def __init__(self, inner: Any, strength: float) -> None:
         self.inner, self.strength = inner, strength
@@ -254,11 +241,8 @@ class TaggingObjective(RowObjective):
 @dataclass(frozen=True)
 class CrfObjective(TaggingObjective):
     """Negative log-likelihood of the tags of a sentence under a linear-chain CRF, whose emission
-    scores are the logits (Lafferty, McCallum, Pereira 2001, section 3).
-
-    The loss is counted per word, to be comparable with cross entropy; correct tags are counted by
-    the logits alone.
-    """
+    scores are the logits (Lafferty, McCallum, Pereira 2001, section 3). It is counted per word, to
+    be comparable with cross entropy; correct tags are counted by the logits alone."""
 
     crf: Any = None
 
@@ -311,14 +295,10 @@ def marginals(emissions: np.ndarray, counts: list[int], crf: Any) -> np.ndarray:
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
-    """Marginal log-probabilities by the forward-backward algorithm in log space: emissions
-    (sentences, longest, C) and mask (sentences, longest) -> (sentences, longest, C).
-
-    Choosing the best tag of each word by these minimises the expected number of wrong words; the
-    tags need not be the single best path.
-
-    Source: Lafferty et al. 2001, section 3.
-    """
+    """Marginal log-probabilities by the forward-backward algorithm in log space (Lafferty et al.
+    2001, section 3): emissions (sentences, longest, C) and mask (sentences, longest) -> (sentences,
+    longest, C). The best tags by these minimise the expected number of wrong words; they need not
+    be the single best path."""
     transitions = crf.transitions.float()  # (C, C), from row to column
     forward = [crf.start_transitions + emissions[:, 0]]
     for step in range(1, emissions.shape[1]):

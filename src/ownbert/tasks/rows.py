@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,34 +26,23 @@ from ownbert.tables.tables import (
 # What the threshold of a label is chosen by (``tasks.thresholds``): the least precision, the least
 # recall, or the cost of a row with the label that is missed, if a false alarm costs 1.
 AIMS = ("precision", "recall", "cost")
-# Tolerance for the sum of a distribution, which may consist of rounded numbers.
-_ROUNDING = 1e-3
+_ROUNDING = 1e-3  # tolerance for the sum of a distribution, which may consist of rounded numbers
 _SHOWN = 0.05  # minimum probability shown in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a file.
+    """A row of a file."""
 
-    Args:
-        line: line in the file, for messages.
-        texts: input of the model (the words for tagging).
-        target: expected prediction, None if unknown.
-        weight: weight of the loss in training, 1 on average.
-        id: id of the row in the file, None without an id column.
-        features: tags of the words, for each column of word features.
-        kept: names and values of input columns that are copied to the output.
-        group: group of the row, such as a customer; None: it belongs to no group.
-    """
-
-    line: int
-    texts: tuple[str, ...]
-    target: Any = None
-    weight: float = field(default=1.0, kw_only=True)
-    id: Any = field(default=None, kw_only=True)
-    features: Cells = field(default=(), kw_only=True)
-    kept: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
-    group: str | None = field(default=None, kw_only=True)
+    line: int  # line in the file, for messages
+    texts: tuple[str, ...]  # input of the model (the words for tagging)
+    target: Any = None  # expected prediction, None if unknown
+    _: KW_ONLY
+    weight: float = 1.0  # weight of the loss in training, 1 on average
+    id: Any = None  # in the file; None without an id column
+    features: Cells = ()  # tags of the words, by column
+    kept: tuple[tuple[str, Any], ...] = ()  # input columns copied to the output
+    group: str | None = None  # such as a customer; None: it belongs to no group
 
     def place(self, source: Source) -> str:
         """The location of the row in a file, for messages."""
@@ -62,25 +51,15 @@ class Row:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Contents of a row of predictions.
+    """Contents of a row of predictions."""
 
-    Args:
-        top: number of labels, most probable first; None: the task's default.
-        threshold: minimum score of predictions; None: the task's default.
-        probabilities: whether to include the probabilities of all labels.
-        unknown: share of in-scope texts that may be rejected; None: reject none.
-        coverage: share of rows whose label set contains the right label; None: no label sets.
-        keep: input columns that are copied to the rows; ("all",): all columns.
-        thresholds: thresholds of labels, see ``read_thresholds``; None: those of the folder.
-    """
-
-    top: int | None = None
-    threshold: float | None = None
-    probabilities: bool = False
-    unknown: float | None = None
-    coverage: float | None = None
-    keep: tuple[str, ...] = ()
-    thresholds: str | None = None
+    top: int | None = None  # number of labels, most probable first; None: the task's default
+    threshold: float | None = None  # minimum score of predictions; None: the task's default
+    probabilities: bool = False  # whether to include the probabilities of all labels
+    unknown: float | None = None  # share of in-scope texts that may be rejected; None: reject none
+    coverage: float | None = None  # share of rows whose label set is right; None: no label sets
+    keep: tuple[str, ...] = ()  # input columns that are copied to the rows; ("all",): all columns
+    thresholds: str | None = None  # of labels, see ``read_thresholds``; None: those of the folder
 
     @property
     def given(self) -> frozenset[str]:
@@ -119,12 +98,9 @@ def read_table(
     id: str | None = None,
     features: Sequence[str] = (),
 ) -> Iterator[TableRow]:
-    """Stream the rows of a table, including empty texts.
-
-    ``others`` are columns to read besides the texts; ``id`` is the id column (None: one with a
-    usual name, if any); ``features`` are columns with one tag per space-separated word of the first
-    text.
-    """
+    """Stream the rows of a table, including empty texts. ``others`` are columns to read besides the
+    texts; ``id`` is the id column (None: one with a usual name, if any); ``features`` are columns
+    with one tag per space-separated word of the first text."""
     ids = id_column(path, [*texts, *others, *features], id)
     start = len(texts) + len(others)
     end = start + len(features)
@@ -208,11 +184,8 @@ def learn_order(
     rows: Sequence[Row], labels: Sequence[str], names: Collection[str], source: Source
 ) -> tuple[str, ...]:
     """The label order of the probabilities in ``rows``: ``labels``, if a row has probabilities,
-    else empty, because the rows determine the labels.
-
-    ``names`` are the labels of the rows with ordinary targets. Raises ``InputError`` if neither
-    give the labels of the probabilities, or one is unknown.
-    """
+    else empty, because the rows determine the labels. ``names`` are the labels of the other
+    rows."""
     if not any(is_soft(row.target) for row in rows):
         return ()
     where = source or "training rows"
@@ -234,17 +207,10 @@ def learn_order(
     return ()
 
 
-def check_distribution(target: Any, labels: Sequence[str], where: str) -> None:
-    """Raise ``InputError`` unless the target is a distribution over the labels: (C), sum 1."""
-    values = check_probabilities(target, labels, where)
-    if not math.isclose(total := float(values.sum()), 1, abs_tol=_ROUNDING):
-        raise InputError(
-            "{where}: the probabilities of the labels add up to {total:g}, not to 1", where, total
-        )
-
-
-def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.ndarray:
-    """The target as (C) probabilities; raise ``InputError`` unless there is one for each label."""
+def check_probabilities(
+    target: Any, labels: Sequence[str], where: str, *, sum_to_one: bool
+) -> None:
+    """Raise ``InputError`` unless the target has a probability (C) for each label."""
     try:
         values = np.asarray(target, dtype=np.float64)
     except (TypeError, ValueError):
@@ -263,7 +229,10 @@ def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.nd
         raise InputError(
             "{where}: a probability is not between 0 and 1: {values}", where, values.tolist()
         )
-    return values
+    if sum_to_one and not math.isclose(total := float(values.sum()), 1, abs_tol=_ROUNDING):
+        raise InputError(
+            "{where}: the probabilities of the labels add up to {total:g}, not to 1", where, total
+        )
 
 
 def refuse_soft_targets(rows: Sequence[Row], source: Source) -> None:

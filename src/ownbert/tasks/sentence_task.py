@@ -50,18 +50,12 @@ class SentenceTask(Task):
     head = "classification"
     hidden_settings = frozenset(_WINDOWS)
     saved_attributes = (*Task.saved_attributes, "pair")
-    # Whether rows are pairs of texts; None before the first file.
-    pair: bool | None = None
-    # Note for the user if the pooling of the base model is used.
-    pooling_note = ""
-    # Note on the choice of ``long`` "auto", unless documents are truncated.
-    long_note = ""
-    # Note on how ambiguous labels were read.
-    label_note = ""
-    # Warnings about the labels of the training rows.
-    label_warnings: Sequence[str] = ()
-    # Whether a cell has no target.
-    is_missing = staticmethod(is_missing)
+    pair: bool | None = None  # whether rows are pairs of texts; None before the first file
+    pooling_note = ""  # for the user, if the pooling of the base model is used
+    long_note = ""  # on the choice of ``long`` "auto", unless documents are truncated
+    label_note = ""  # on how ambiguous labels were read
+    label_warnings: Sequence[str] = ()  # about the labels of the training rows
+    is_missing = staticmethod(is_missing)  # whether a cell has no target
     # Labels in the first rows read, which determine how other files are read.
     _seen: frozenset[str] = frozenset()
 
@@ -123,7 +117,6 @@ class SentenceTask(Task):
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
     def unused_columns(self, path: Source) -> list[str]:
-        """The columns of a table that are neither texts, labels nor word features."""
         used = {name for names in self.find_columns(path) for name in names}
         return [name for name in columns(path) if name not in used]
 
@@ -190,7 +183,6 @@ class SentenceTask(Task):
         return self.settings.long in ("windows", "segments")
 
     def _window(self, max_length: int) -> int:
-        """Tokens of a window including special tokens."""
         return min(self.settings.window or max_length, max_length)
 
     def _room(self, builder: Any) -> int:

@@ -65,8 +65,7 @@ _CHINESE = (
 _IDEOGRAPH = re.compile(f"[{_CHINESE}]")
 _WORD = re.compile(rf"[{_CHINESE}]|[^\s{_CHINESE}]+")
 _BLANKS = re.compile(r"\S+")
-# Tag of tokens without a tag.
-NO_TAG = -1
+NO_TAG = -1  # tag of tokens without a tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +214,7 @@ def encode_words(words: Iterable[str], builder: TextInputBuilder) -> dict[str, l
 def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
     """Split a sentence into windows with as many words, of ``sizes`` tokens each, as fit in
     ``room`` tokens. Neighbouring windows share ``stride`` words, at most half of the earlier one.
-
-    Windows that would tag no word are dropped; a sentence without words has one empty window.
-    """
+    Windows that would tag no word are dropped; a sentence without words has one empty window."""
     spans = list(_spans(sizes, room, stride))
     far = len(sizes)
     best = np.full(far, -1, dtype=np.int32)
@@ -262,12 +259,10 @@ def window_example(
     continuation: Sequence[int] | None = None,
     words: np.ndarray | None = None,
 ) -> Example:
-    """A window as an example with a tag for each token.
-
-    ``pieces`` are the ids of each word of the sentence. ``tags`` are the classes of the words,
-    assigned to their first tokens; None assigns class 0 to these as a mark. ``continuation`` is,
-    for each class, that of a word's other tokens; None: they have no tag.
-    """
+    """A window as an example with a tag for each token. ``pieces`` are the ids of each word,
+    ``tags`` the classes of the words, assigned to their first tokens (None: class 0, as a mark),
+    and ``continuation`` is, for each class, that of a word's other tokens (None: they have no
+    tag)."""
     ids: list[int] = []
     token_tags = [NO_TAG] * builder.format.before
     for word in range(window.start, window.stop):

@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.objectives.objective import Objective
 
-# The key of config.json with the task that a folder was fine-tuned for.
-KEY = "ownbert_task"
-# Default of ``top_k``; not None, which means all.
-DEFAULT: Any = ...
+KEY = "ownbert_task"  # the key of config.json with the task that a folder was fine-tuned for
+DEFAULT: Any = ...  # default of ``top_k``; not None, which means all
 _DROPOUT = 0.1
 
 
@@ -70,63 +68,49 @@ class Task:
     Settings of other tasks are refused.
     """
 
-    # Name on the command line (see ``tasks/kinds.py``), and kind of the head.
-    name: ClassVar[str]
-    head: ClassVar[str]
+    name: ClassVar[str]  # on the command line, see ``KINDS``
+    head: ClassVar[str]  # kind of the head
     # Settings of ``TaskSettings`` used by the task, besides those of its command.
     hidden_settings: ClassVar[frozenset[str]] = frozenset()
     # Metrics of ``score``, the one monitored on dev rows first, and whether these have a loss. Both
     # may depend on the rows.
     metrics: tuple[str, ...]
     has_dev_loss = True
-    # The metric that determines the best model, if one was chosen: see ``monitor``.
-    metric: str | None = None
-    # Nouns for rows and labels in messages.
-    unit: ClassVar[str] = "documents"
-    label_unit: ClassVar[str] = "labels"
-    # For the model card: library_name of the hub; a sentence about the model; the heading of its
-    # labels (none if empty); input files to predict and to evaluate; an argument for a Predictor;
-    # and Python lines that predict with Transformers' ``model`` and ``tokenizer`` (TEXTS is one
-    # text or a pair).
-    library: ClassVar[str] = "transformers"
-    purpose: ClassVar[str]
-    label_heading: ClassVar[str] = ""
-    example_inputs: ClassVar[tuple[str, str]] = ("new.csv", "test.csv")
-    example_row: ClassVar[str] = '"a text"'
+    metric: str | None = None  # metric that determines the best model, if chosen: see ``monitor``
+    unit: ClassVar[str] = "documents"  # noun for rows in messages
+    label_unit: ClassVar[str] = "labels"  # noun for labels in messages
+    # For the model card.
+    library: ClassVar[str] = "transformers"  # library_name of the hub
+    purpose: ClassVar[str]  # a sentence about the model
+    label_heading: ClassVar[str] = ""  # heading of its labels, none if empty
+    example_inputs: ClassVar[tuple[str, str]] = ("new.csv", "test.csv")  # to predict, to evaluate
+    example_row: ClassVar[str] = '"a text"'  # an argument for a Predictor
+    # Python lines that predict with Transformers' ``model`` and ``tokenizer`` (TEXTS is one text or
+    # a pair).
     transformers_lines: ClassVar[tuple[str, ...]] = ()
     # Attributes saved in config.json, and Transformers' own key there.
     saved_attributes: ClassVar[tuple[str, ...]] = ("max_length",)
     problem_type: ClassVar[str | None] = None
-    # Whether raw outputs are probabilities, of labels, words or choices.
-    gives_probabilities: ClassVar[bool] = False
-    # Keys of a row's texts in output rows, and supported options of ``output_row``.
-    text_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
-    output_options: ClassVar[frozenset[str]] = frozenset()
-    # Whether outputs of several models can be averaged.
-    averageable: ClassVar[bool] = True
-    # Whether predictions are discrete, so that two of them are either equal or not.
-    discrete: ClassVar[bool] = True
-    # Whether targets are labels, so that rows can be counted per label; and whether a target is an
-    # unordered set.
-    counts_labels: ClassVar[bool] = False
-    label_sets: ClassVar[bool] = False
-    # Whether targets of training rows may be probabilities of the labels.
-    takes_soft_targets: ClassVar[bool] = False
+    gives_probabilities: ClassVar[bool] = False  # raw outputs are those of labels, words or choices
+    text_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")  # of a row in the output
+    output_options: ClassVar[frozenset[str]] = frozenset()  # that ``output_row`` supports
+    averageable: ClassVar[bool] = True  # whether outputs of several models can be averaged
+    discrete: ClassVar[bool] = True  # whether two predictions are either equal or not
+    counts_labels: ClassVar[bool] = False  # whether rows can be counted per label
+    label_sets: ClassVar[bool] = False  # whether a target is an unordered set of labels
+    takes_soft_targets: ClassVar[bool] = False  # whether training targets may be probabilities
     # Whether the loss compares rows of a batch, so that batches must not be split into
     # micro-batches; and the minimum number of rows in a batch.
     needs_full_batch: ClassVar[bool] = False
     min_batch_size = 1
-    # Whether rows are read from files and arrays of images, not from tables with texts.
-    reads_arrays: ClassVar[bool] = False
-    # A sentence for each threshold that ``tune`` could not choose as asked for.
-    missed: Sequence[str] = ()
-    # Statistics of generated training rows (``sentence_embedding``).
-    made: Any = None
-    # Seed of random draws per row in training.
-    seed = 0
-    # Tags of each column of word features, learnt from training rows.
+    reads_arrays: ClassVar[bool] = False  # files and arrays of images, not tables with texts
+    missed: Sequence[
+        str
+    ] = ()  # sentences on thresholds that ``tune`` could not choose as asked for
+    made: Any = None  # statistics of generated training rows (``MadePairs``)
+    seed = 0  # of random draws per row in training
+    # Tags of each column of word features: learnt from training rows, and by the base model.
     features: Features = MappingProxyType({})
-    # Tags that the base model has learnt in pretraining.
     pretrained_features: Features = MappingProxyType({})
 
     def __init__(
@@ -138,8 +122,7 @@ class Task:
         self.settings = settings or TaskSettings(name=self.name)
         self.columns = columns or ColumnNames()
         self.labels = tuple(labels)
-        # Maximum tokens of a sequence, as in training.
-        self.max_length: int | None = None
+        self.max_length: int | None = None  # maximum tokens of a sequence, as in training
         uses = self.uses()
         if others := [name for name in self.settings.changed() if name not in uses]:
             raise InputError(
@@ -151,13 +134,11 @@ class Task:
 
     @classmethod
     def uses(cls) -> frozenset[str]:
-        """The settings of ``TaskSettings`` used by the task."""
         known = {f.name for f in fields(TaskSettings)}
         return cls.hidden_settings.union(known.intersection(KINDS[cls.name].settings))
 
     @property
     def column_specs(self) -> Sequence[ColumnSpec]:
-        """The columns of the task's files."""
         return KINDS[self.name].columns
 
     # Model and input.
@@ -344,7 +325,6 @@ class Task:
     def decide_each(
         self, raws: Sequence[np.ndarray], rows: Sequence[Row], notes: Sequence[Any]
     ) -> list[Any]:
-        """The prediction for each row."""
         return [self.decide(*each) for each in zip(raws, rows, notes, strict=True)]
 
     def identity(self, row: Row) -> dict[str, Any]:
@@ -497,7 +477,6 @@ class Task:
         return row.texts
 
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
-        """The texts of all rows."""
         return (text for row in rows for text in self.pretraining_texts(row))
 
 
@@ -540,8 +519,7 @@ def restored_task(
     name: str, saved: Mapping[str, Any], labels: Sequence[str], columns: ColumnNames | None = None
 ) -> Task:
     """The task ``name`` as it was in training, from ``saved``, the result of ``Task.values`` under
-    ``KEY``, and its labels; ``columns`` are those named by the user, by default those used in
-    training."""
+    ``KEY``; ``columns`` are those named by the user, by default those used in training."""
     settings = TaskSettings.of(name, saved.get("settings") or {})
     named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
     all_columns = ColumnNames(**{**(saved.get("columns") or {}), **named})
@@ -551,7 +529,6 @@ def restored_task(
 
 
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":
-    """Load the task and the model of a fine-tuned folder."""
     description = describe(folder, with_decoder=True)
     task = task_of(description)
     return task, task.load(description)

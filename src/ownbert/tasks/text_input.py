@@ -26,33 +26,22 @@ _FEW, _MANY = 0.05, 0.3
 _FREQUENT, _LEAST_TEXTS = 0.02, 3
 # The vocabulary does not fit if frequent words are this share of the unknown tokens.
 _SYSTEMATIC = 0.25
-# Number of texts examined, and of unknown words named.
-_EXAMINED, _NAMED = 1000, 3
+_EXAMINED, _NAMED = 1000, 3  # number of texts examined, and of unknown words named
 _CHARACTERS = 200  # maximum characters of an example's tokens in a preview
-# Tags of the first and last token of an answer.
-START, END = 1, 2
+START, END = 1, 2  # tags of the first and last token of an answer
 _TEXTS = 5  # maximum texts of an example in a preview, one per line
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows encoded as model inputs, for a loader.
-
-    Args:
-        truncated: number of truncated rows.
-        notes: for each row, data that the task needs to turn outputs into a prediction (positions
-            of words, ...); by default None.
-        windows: maximum windows per document in ``example``, sampled in each epoch; None: all.
-        masking: random masking in ``example``, different in each epoch; None: none.
-        seed: seed of both.
-    """
+    """Rows encoded as model inputs, for a loader."""
 
     examples: Sequence[Example]
-    truncated: int = 0
-    notes: Sequence[Any] = ()
-    windows: int | None = None
-    masking: Masking | None = None
-    seed: int = 0
+    truncated: int = 0  # number of truncated rows
+    notes: Sequence[Any] = ()  # what the task needs to read outputs (positions of words, ...)
+    windows: int | None = None  # maximum per document in ``example``, sampled in each epoch
+    masking: Masking | None = None  # random, in ``example``, different in each epoch
+    seed: int = 0  # seed of both
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", self.notes or [None] * len(self.examples))
@@ -228,7 +217,6 @@ class UnknownWords:
         return self.unknown / max(1, self.total)
 
     def warning(self) -> str | None:
-        """A warning if the vocabulary does not fit the texts, else None."""
         if self.tokenizer is None or self.share <= _FEW:
             return None
         unknown_words = self.tokenizer.unknown_words(list(self.texts))

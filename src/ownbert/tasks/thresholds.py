@@ -18,8 +18,7 @@ _AIM = re.compile(rf"({'|'.join(AIMS)})\s*[:=]\s*(\S+)")
 _FORMS = "yes=0.9, yes=precision:0.9, yes=recall:0.9 or yes=cost:10"
 # Probabilities at which thresholds of single labels are tried.
 _TRIED = 1 / (1 + np.exp(-np.linspace(-7, 5, 241)))
-# Rows with a label beside which its F1 by the true labels counts half.
-_PRIOR_ROWS = 10.0
+_PRIOR_ROWS = 10.0  # rows with a label beside which its F1 by the true labels counts half
 # Metrics with a threshold for each label.
 _BY_LABEL = ("macro_f1", "weighted_f1")
 
