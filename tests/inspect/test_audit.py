@@ -36,13 +36,8 @@ def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / f"{name}.txt").write_text("\n".join(lines(rng, count)), encoding="utf-8")
         ownbert.learn_vocabulary(folder / "train.txt", folder / "vocab", kind="blank", min_count=1)
         ownbert.prepare(folder / "train.txt", folder / "tokens", tokenizer=folder / "vocab")
-        options: dict[str, Any] = {
-            "max_steps": 60,
-            "max_length": 24,
-            "batch_tokens": 1024,
-            "canaries": 5,
-        }
-        ownbert.pretrain(folder / "tokens", folder / "bert", quiet=True, **options)
+        options: dict[str, Any] = {"max_steps": 60, "max_length": 24, "batch_tokens": 1024}
+        ownbert.pretrain(folder / "tokens", folder / "bert", quiet=True, canaries=5, **options)
 
     return made_once(tmp_path_factory, "remembered", make)
 
@@ -77,6 +72,7 @@ def test_texts_of_one_side_are_not_told(remembered: Path):
 
 
 def test_canaries_change_no_file_and_no_held_out_text(remembered: Path):
+    assert len(json.loads((remembered / "bert" / CANARIES).read_text())["canaries"]) == 5
     store = Store.open(remembered / "tokens")
     before = np.array(store.tokens)
     ordinary = ordinary_tokens(store.tokenizer().vocab_size, store.tokenizer().special_ids)
@@ -91,11 +87,6 @@ def test_canaries_change_no_file_and_no_held_out_text(remembered: Path):
     assert (text != before).sum() <= LENGTH * (1 + 2 + 4)
     with pytest.raises(InputError, match="for training; use fewer"):
         plant(store, ordinary, 20, held_out=0.1, seed=1)
-
-
-def test_canaries_are_kept_beside_the_model(remembered: Path):
-    found = json.loads((remembered / "bert" / CANARIES).read_text())["canaries"]
-    assert len(found) == 5
 
 
 def test_the_interval_of_an_area():

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert.checkpoint import save
-from ownbert.config.encoder import EncoderConfig
+from ownbert.config.encoder import SIZES, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled, Mobile
 from ownbert.exceptions import InputError
@@ -21,26 +22,13 @@ from ownbert.inspect.internals.observing import ranges
 from ownbert.nn.model import Model
 from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
+from support.cli import refusal, run_cli
 
-BASE_UNCASED = {
-    "architectures": ["BertModel"],
-    "model_type": "bert",
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "vocab_size": 30522,
-}
-SMALL = {
-    "vocab_size": 50,
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 40,
-    "max_position_embeddings": 16,
-}
+BASE_UNCASED = {"architectures": ["BertModel"], "model_type": "bert", "vocab_size": 30522}
+BASE_UNCASED |= {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+BASE_UNCASED |= {"num_hidden_layers": 12, "max_position_embeddings": 512, "type_vocab_size": 2}
+SMALL = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40}
+SMALL |= {"num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 16}
 
 
 def small(*heads: str | HeadSpec, **changes) -> Model:
@@ -212,6 +200,7 @@ def test_layers_that_share_blocks_and_heads_that_are_gone():
     alike = describe(small(pruned_heads={1: (0,)}))
     assert [group.name for group in alike.groups[1:3]] == ["blocks 0, 2", "block 1"]
     assert alike.groups[1].times == 2
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
 def test_the_columns_of_a_head_make_its_queries_keys_and_values():
@@ -255,41 +244,32 @@ def test_a_text_is_cut_by_its_tokenizer(tmp_path: Path):
     }
     assert overview.tokenizer == "blank, 50 tokens"
     assert describe(small("mlm"), "w1 w7 unknown", tokenizer=tokenizer).walk == overview.walk
+    with pytest.raises(InputError, match=r"the text has 17 tokens, \[CLS\] and \[SEP\] among them"):
+        describe(tmp_path, "w1 " * 15)
     (tmp_path / "tokenizer.json").write_text("{}")
     assert "damaged" in (describe(tmp_path).tokenizer or "")
     with pytest.raises(InputError, match="damaged"):
         describe(tmp_path, "w1")
 
 
-def test_a_text_longer_than_the_model(tmp_path: Path):
-    tokenizer = Tokenizer.blank([*SPECIAL_TOKENS, "w1"])
-    save(small("mlm"), tmp_path, tokenizer=tokenizer)
-    with pytest.raises(InputError, match=r"the text has 17 tokens, \[CLS\] and \[SEP\] among them"):
-        describe(tmp_path, "w1 " * 15)
-
-
-def test_what_cannot_be_described(tmp_path: Path):
-    with pytest.raises(InputError, match="no such folder"):
-        describe(tmp_path / "none")
-    with pytest.raises(InputError, match=r"config\.json; is .* a model folder"):
-        describe(tmp_path)
-    folder = only_config(tmp_path)
-    with pytest.raises(InputError, match="contains no tokenizer"):
-        describe(folder, "a text")
-    with pytest.raises(InputError, match="tokens is 513; the model takes from 1 to 512"):
-        describe(folder, tokens=513)
-    with pytest.raises(InputError, match="the model takes from 1 to 512"):
-        describe(folder, tokens=0)
-    with pytest.raises(InputError, match="give one of them"):
-        describe(folder, "a text", tokens=3)
-    with pytest.raises(InputError, match="needs a tokenizer"):
-        describe(small(), "a text")
-    with pytest.raises(InputError, match="Linear is not a model of OwnBERT"):
-        describe(torch.nn.Linear(2, 2))
-
-
-def test_runs_of_numbers():
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("none", {}, "no such folder"),
+        ("empty", {}, r"config\.json; is .* a model folder"),
+        ("config", {"text": "a text"}, "contains no tokenizer"),
+        ("config", {"tokens": 513}, "tokens is 513; the model takes from 1 to 512"),
+        ("config", {"tokens": 0}, "the model takes from 1 to 512"),
+        ("config", {"text": "a text", "tokens": 3}, "give one of them"),
+        (small(), {"text": "a text"}, "needs a tokenizer"),
+        (torch.nn.Linear(2, 2), {}, "Linear is not a model of OwnBERT"),
+    ],
+)
+def test_what_cannot_be_described(model: Any, options: dict, message: str, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    only_config(tmp_path / "config")
+    with pytest.raises(InputError, match=message):
+        describe(tmp_path / model if isinstance(model, str) else model, **options)
 
 
 def test_a_printed_model_shows_heads_ties_and_folded_blocks():
@@ -304,3 +284,37 @@ def test_a_printed_model_shows_heads_ties_and_folded_blocks():
     assert "pruned_heads={1: (0, 2)}" in pruned
     assert "heads=2, head_size=6, kept=[1, 3]" in pruned
     assert "3 x" not in pruned
+
+
+def test_a_pretrained_folder_at_80_columns(pretrained: Path):
+    done = run_cli("describe", pretrained, "--text", "red1 w2 [MASK]")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in done.stdout  # no figure was cut off
+    assert any(line.startswith("attention weights  H x T x T  2 x 5 x 5") for line in lines)
+    assert any(line.startswith("mlm logits") for line in lines)
+    assert "[MASK] 4" in done.stdout
+
+
+def test_json(pretrained: Path):
+    found = json.loads(run_cli("describe", pretrained, "--tokens", "6", "--json").stdout)
+    assert found["heads"] == [2, 2]
+    size = SIZES["tiny"][1] // 2
+    assert found["head_size"] == size
+    assert found["parameters"] == sum(group["count"] for group in found["groups"])
+    assert found["float32_bytes"] == 4 * found["parameters"]
+    steps = {step["name"]: step["sizes"] for step in found["walk"]["steps"]}
+    assert steps["queries"] == [6, 2, size]
+
+
+def test_mistakes_get_one_line(pretrained: Path, tmp_path: Path):
+    for arguments, said in {
+        (tmp_path / "none",): "no such folder",
+        (tmp_path,): "config.json; is",
+        (pretrained, "--tokens", "0"): "1 or more",
+        (pretrained, "--tokens", "129"): "the model takes from 1 to 48",
+        (pretrained, "--text", "w1 " * 200): "the text has 202 tokens",
+        (pretrained, "--text", "w1", "--tokens", "2"): "give one of them",
+    }.items():
+        assert said in refusal("describe", *arguments)

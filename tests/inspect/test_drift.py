@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,15 @@ def test_rows_of_the_same_kind_have_not_changed(classifier: Path, topics: Path, 
 
 def test_each_change_is_found(classifier: Path, topics: Path, tmp_path: Path):
     rows = texts_of(topics, "test.csv")
-    new_words = write(
-        tmp_path / "words.csv", [f"{row['text']} zzz{i}" for i, row in enumerate(rows)]
-    )
-    of_one_label = [row["text"] for row in rows if row["label"] == "red"] * 3
-    for data, name in (
-        (new_words, "unknown or rare words"),
-        (
-            write(tmp_path / "long.csv", [" ".join([row["text"]] * 4) for row in rows]),
-            "words per text",
-        ),
-        (write(tmp_path / "red.csv", of_one_label), "predicted labels"),
-    ):
+    changed_texts = {
+        "unknown or rare words": [f"{row['text']} zzz{i}" for i, row in enumerate(rows)],
+        "words per text": [" ".join([row["text"]] * 4) for row in rows],
+        "predicted labels": [row["text"] for row in rows if row["label"] == "red"] * 3,
+    }
+    for name, texts in changed_texts.items():
+        data = write(tmp_path / "new.csv", texts)
         found = drift(classifier, data, html=tmp_path / "d.html")
-        changed = {each.name for each in found.distances if each.beyond_chance > 0.02}
-        assert name in changed, data
+        assert name in {each.name for each in found.distances if each.beyond_chance > 0.02}
         assert name.split()[-1] in shown_drift(found)
         assert "beyond chance" in (tmp_path / "d.html").read_text()
     found = drift(classifier, write(tmp_path / "word.csv", [f"{r['text']} neu" for r in rows]))
@@ -94,8 +89,6 @@ def test_the_command_for_monitoring(classifier: Path, topics: Path, tmp_path: Pa
 
 
 def test_what_cannot_be_compared(classifier: Path, pretrained: Path, topics: Path, tmp_path: Path):
-    import shutil
-
     folder = shutil.copytree(classifier, tmp_path / "old")
     (folder / "training_rows.json").write_text('{"format": 1, "rows": -1}')
     with pytest.raises(InputError, match=r"training_rows\.json"):

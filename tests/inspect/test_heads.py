@@ -23,34 +23,34 @@ from ownbert.inspect.pruning import (
     remaining_heads,
 )
 from ownbert.nn.model import Model
-from support.cli import run_cli
+from support.cli import refusal, run_cli
 from support.plots import matplotlib_installed
 from support.tiny import LABELS, TOKENIZER, change_config, made
 
 ROWS = [("a b c", "zebra"), ("d e", "ant"), ("f", "7"), ("c b", "ant")]
-CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
-    "classify": ("classification", {"ownbert_task": {"name": "classify"}}, ROWS),
+CASES: dict[str, tuple[str, Any]] = {
+    "classify": ("classification", ROWS),
     "multilabel": (
         "classification",
-        {"ownbert_task": {"name": "multilabel", "threshold": 0.5}},
         [{"text": "a b", "labels": ["ant"]}, {"text": "c", "labels": ["zebra", "7"]}],
     ),
     "regress": (
         "classification",
-        {"ownbert_task": {"name": "regress"}},
         [{"text": text, **dict.fromkeys(LABELS, 0.5)} for text in ("a", "b c")],
     ),
-    "tag": ("tokens", {}, [{"words": ["a", "b"], "tags": ["ant", "7"]}]),
-    "answer": ("span", {}, [{"question": "a", "context": "b c", "answer": "c"}]),
-    "choose": ("choice", {}, [{"prompt": "a", "choices": ["b", "c"], "label": 1}]),
+    "tag": ("tokens", [{"words": ["a", "b"], "tags": ["ant", "7"]}]),
+    "answer": ("span", [{"question": "a", "context": "b c", "answer": "c"}]),
+    "choose": ("choice", [{"prompt": "a", "choices": ["b", "c"], "label": 1}]),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_heads_of_every_task_are_measured(tmp_path: Path, case: str):
-    head, changes, rows = CASES[case]
+    head, rows = CASES[case]
     made(tmp_path / "model", head)
-    change_config(tmp_path / "model", **changes)
+    if head == "classification":
+        threshold = {"threshold": 0.5} if case == "multilabel" else {}
+        change_config(tmp_path / "model", ownbert_task={"name": case, **threshold})
     labelled = LabelledModel(tmp_path / "model", rows)
     for measure in (gradient_importance, masking_importance):
         found = measure(labelled)
@@ -86,9 +86,7 @@ def test_each_layer_keeps_a_head(tmp_path: Path):
     model = ownbert.load(tmp_path / "pruned")
     assert [layer for layer, _ in remaining_heads(model)] == [0, 1]
     for share in (0.1, 0.9):
-        with pytest.raises(
-            InputError, match="from 1 to 2 can be pruned: each layer keeps at least one head"
-        ):
+        with pytest.raises(InputError, match="from 1 to 2 can be pruned: each layer keeps"):
             Pruning(tmp_path / "model", ROWS, tmp_path / "other").heads(share)
         assert not (tmp_path / "other").exists()
     with pytest.raises(InputError, match="is not empty"):
@@ -152,10 +150,16 @@ def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, cla
     assert not (tmp_path / "x").exists()
 
 
-def test_pictures(tmp_path: Path):
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A file of ``ROWS``, beside a model for them."""
     made(tmp_path / "model", "classification")
-    rows = tmp_path / "rows.csv"
-    rows.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in ROWS))
+    lines = ("text,label", *(f"{text},{label}" for text, label in ROWS))
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    return tmp_path / "rows.csv"
+
+
+def test_pictures(tmp_path: Path, rows: Path):
     for options in ((), ("--prune", "0.5", "-o", "a"), ("--drop-layers", "1", "-o", "b")):
         out = tmp_path / f"picture{len(options)}.png"
         given = [tmp_path / each if each in ("a", "b") else each for each in options]
@@ -166,10 +170,7 @@ def test_pictures(tmp_path: Path):
             assert picture.width > 300
 
 
-def test_on_the_command_line(tmp_path: Path):
-    made(tmp_path / "model", "classification")
-    rows = tmp_path / "rows.csv"
-    rows.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in ROWS))
+def test_on_the_command_line(tmp_path: Path, rows: Path):
     done = run_cli("heads", tmp_path / "model", rows)
     assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
         ["layer", "0"],
@@ -194,8 +195,6 @@ def test_on_the_command_line(tmp_path: Path):
         (("--prune", "0.5", "--by", "masking", *out), "--by has no effect with --prune; omit one"),
         (("--png", "a.svg"), "a.svg: the name of a picture must end with .png"),
     ):
-        done = run_cli("heads", tmp_path / "model", rows, *options)
-        assert done.returncode == 2
-        assert message in done.stderr
+        assert message in refusal("heads", tmp_path / "model", rows, *options)
     made(tmp_path / "plain")
     assert "has no task head" in run_cli("heads", tmp_path / "plain", rows).stderr

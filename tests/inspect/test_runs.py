@@ -42,13 +42,10 @@ def make_run(
     rows = []
     for number, loss in enumerate(losses, start=1):
         place = {"step": 100 * number, "seconds": 60.0 * number}
-        rows.append(
-            {**place, "loss": loss, "tokens": 5000 * number, "tokens_per_second": 1000 * number}
-        )
-        rows.append(
-            {**place, "evaluation": True, "loss": loss + 1, "unigram_loss": 7.0}
-            | {"uniform_loss": 9.0, "mlm_loss": loss, "mlm_accuracy": 0.1 * number}
-        )
+        trained = {"tokens": 5000 * number, "tokens_per_second": 1000 * number}
+        found = {"uniform_loss": 9.0, "mlm_loss": loss, "mlm_accuracy": 0.1 * number}
+        rows.append({**place, "loss": loss, **trained})
+        rows.append({**place, "evaluation": True, "loss": loss + 1, "unigram_loss": 7.0, **found})
     if states:
         (folder / "checkpoints" / "step-00000100").mkdir(parents=True)
     return write_run(folder, None, hours_ago, rows)
@@ -100,12 +97,9 @@ def test_what_a_run_says(runs: Path):
         *("pretrain", "mini", 300, 15_000, 180.0),
     )
     assert run.tokens_per_second == 2000
-    assert run.last == {
-        "unigram_loss": 7.0,
-        "mlm_loss": 4.5,
-        "mlm_accuracy": pytest.approx(0.3),
-    }
-    assert run.best == {"mlm_loss": (4.0, 200), "mlm_accuracy": (pytest.approx(0.3), 300)}
+    accuracy = pytest.approx(0.3)
+    assert run.last == {"unigram_loss": 7.0, "mlm_loss": 4.5, "mlm_accuracy": accuracy}
+    assert run.best == {"mlm_loss": (4.0, 200), "mlm_accuracy": (accuracy, 300)}
     other = read_run(runs / "c")
     assert (other.kind, other.size) == ("finetune", "3x128")
     assert other.last == {"loss": pytest.approx(0.3), "accuracy": 0.7, "macro_f1": 0.7}
@@ -136,17 +130,23 @@ def test_runs_of_other_architectures(tmp_path: Path, objective: str, config: dic
     assert heading in show_runs(runs)
 
 
-def test_the_state_of_a_run(tmp_path: Path):
-    assert read_run(make_run(tmp_path / "a", [5.0])).state == "finished"
-    stopped = make_run(tmp_path / "b", [5.0], done=False)
-    assert read_run(stopped).state == "stopped at step 100, resumable"
-    lost = make_run(tmp_path / "c", [5.0], done=False, states=False)
-    assert read_run(lost).state == "stopped at step 100"
-    active = make_run(tmp_path / "d", [5.0], done=False, hours_ago=10 / HOUR)
-    assert read_run(active).state.startswith("at step 100, active 1")
-    assert read_run(make_run(tmp_path / "e", [])).state == "nothing logged yet"
-    by_clock = make_run(tmp_path / "f", [5.0, 4.0], max_steps=None, max_minutes=2)
-    assert read_run(by_clock).state == "finished"
+@pytest.mark.parametrize(
+    ("losses", "options", "state"),
+    [
+        ([5.0], {}, "finished"),
+        ([5.0], {"done": False}, "stopped at step 100, resumable"),
+        ([5.0], {"done": False, "states": False}, "stopped at step 100"),
+        ([5.0], {"done": False, "hours_ago": 10 / HOUR}, "at step 100, active 1"),
+        ([], {}, "nothing logged yet"),
+        ([5.0, 4.0], {"max_steps": None, "max_minutes": 2}, "finished"),
+    ],
+)
+def test_the_state_of_a_run(losses: list[float], options: dict, state: str, tmp_path: Path):
+    found = read_run(make_run(tmp_path / "a", losses, **options)).state
+    assert found.startswith(state) if "active" in state else found == state
+
+
+def test_when_a_run_has_finished(tmp_path: Path):
     longer = make_run(tmp_path / "g", [5.0, 4.0], max_steps=None, max_minutes=2.1)
     assert read_run(longer).state == "stopped at step 200, resumable"
     # The setup and the last evaluation took six of the 126 seconds.
@@ -203,19 +203,14 @@ def test_a_narrow_terminal_gets_blocks_with_everything_in_them(runs: Path):
     assert show_runs(found, width=1000) == wide
 
 
-def test_columns_stay_in_line_where_names_are_chinese(tmp_path: Path):
-    make_run(tmp_path / "新闻", [5.0])
-    make_run(tmp_path / "news", [5.0])
-    lines = show_runs(find_runs(tmp_path).runs).splitlines()[1:]
-    assert len({cell_len(line) for line in lines}) == 1
-
-
 def test_settings_and_columns_of_one_name_are_told_apart(tmp_path: Path):
-    make_run(tmp_path / "a", [5.0], **{"data.tokens": "one"})
-    make_run(tmp_path / "b", [5.0], **{"data.tokens": "two"})
+    """Columns stay in line, also where names are Chinese."""
+    make_run(tmp_path / "news", [5.0], **{"data.tokens": "one"})
+    make_run(tmp_path / "新闻", [5.0], **{"data.tokens": "two"})
     heading, *rows = show_runs(find_runs(tmp_path).runs).splitlines()[1:]
     assert "data.tokens" in heading
     assert ["one" in rows[0], "two" in rows[1], "5,000" in rows[0]] == [True] * 3
+    assert len({cell_len(line) for line in (heading, *rows)}) == 1
 
 
 def test_phases_and_lists_are_words(tmp_path: Path):
@@ -257,18 +252,17 @@ def test_broken_folders_are_named_and_the_others_listed(runs: Path):
     found = find_runs(runs)
     assert [run.name for run in found.runs] == ["a", "c", "deep/b"]
     said = "\n".join(found.broken)
-    for part in ("no-recipe has no recipe.yaml", "bad-recipe/recipe.yaml is not YAML"):
-        assert part in said
-    for part in ("list/recipe.yaml is not a recipe", "bad-log/log.jsonl, line 1: not a row"):
+    for part in (
+        *("no-recipe has no recipe.yaml", "bad-recipe/recipe.yaml is not YAML"),
+        *("list/recipe.yaml is not a recipe", "bad-log/log.jsonl, line 1: not a row"),
+    ):
         assert part in said
     assert len(found.broken) == len(said.splitlines()) == 4
-
-
-def test_no_runs_is_one_line(tmp_path: Path):
+    (runs / "empty").mkdir()
     with pytest.raises(InputError, match=r"no runs in .* \(folders with log\.jsonl and rec"):
-        find_runs(tmp_path)
+        find_runs(runs / "empty")
     with pytest.raises(InputError, match="no such folder"):
-        find_runs(tmp_path / "none")
+        find_runs(runs / "none")
 
 
 def test_json_and_csv_have_the_numbers(runs: Path):
@@ -343,12 +337,8 @@ def test_fits_have_scores_and_their_members_are_not_listed(tmp_path: Path):
         make_fit(tmp_path / name, score, minutes)
     runs = find_runs(tmp_path, sort="macro_f1").runs
     assert [run.name for run in runs][:2] == ["b", "a"]
-    assert {run.name: run.state for run in runs} == {
-        "a": "finished",
-        "b": "finished",
-        "c": "stopped, resumable",
-        "pre": "finished",
-    }
+    states = {run.name: run.state for run in runs}
+    assert states == dict.fromkeys(("a", "b", "pre"), "finished") | {"c": "stopped, resumable"}
     table = show_runs(runs).split("\n\n")[0].splitlines()
     assert table[0] == "fits"
     assert [line.split()[0] for line in table[2:]] == ["b", "a", "c"]

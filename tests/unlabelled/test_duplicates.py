@@ -65,12 +65,13 @@ def test_a_missing_text_is_a_blank_row(texts: list[str], pretrained: Path, tmp_p
         assert len(ownbert.build_index(pretrained, source, index, overwrite=True)) == 7
 
 
-def test_the_longest_is_kept_if_asked(texts: list[str]):
-    assert ownbert.duplicates(texts, keep="longest").dropped.tolist() == [0, 1, 7]
-
-
-def test_a_threshold_of_one_finds_equal_texts_alone(texts: list[str]):
-    assert ownbert.duplicates(texts, threshold=1).dropped.tolist() == [5]
+@pytest.mark.parametrize(
+    ("options", "dropped"), [({"keep": "longest"}, [0, 1, 7]), ({"threshold": 1}, [5])]
+)
+def test_the_longest_is_kept_and_equal_texts_alone_are_found_if_asked(
+    options: dict, dropped: list[int], texts: list[str]
+):
+    assert ownbert.duplicates(texts, **options).dropped.tolist() == dropped
 
 
 def test_rows_of_others_stay(texts: list[str]):

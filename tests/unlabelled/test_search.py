@@ -30,15 +30,15 @@ def built(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
+def rows_of(hits: list[dict]) -> set[int]:
+    return {hit["row"] for hit in hits}
+
+
 @pytest.mark.parametrize("by", ["vectors", "words", "hybrid"])
 def test_a_text_finds_itself_first(built: Path, by: str):
     for row, hits in enumerate(Index(built).search(TEXTS, top_k=3, by=by)):
-        assert hits[0] | {"score": 0} == {
-            "row": row + 1,
-            "id": f"n{row}",
-            "score": 0,
-            "text": TEXTS[row],
-        }
+        first = {"row": row + 1, "id": f"n{row}", "score": 0, "text": TEXTS[row]}
+        assert hits[0] | {"score": 0} == first
         scores = [hit["score"] for hit in hits]
         assert len(hits) == 3
         assert scores == sorted(scores, reverse=True)
@@ -56,15 +56,11 @@ def test_vectors_are_compared_by_their_cosine_less_the_mean(built: Path, pretrai
 def test_bytes_agree_with_floats(built: Path, pretrained: Path, tmp_path: Path):
     index = build_index(pretrained, TEXTS, tmp_path / "bytes", form="int8")
     assert index.vectors.vectors.dtype == np.int8
-    exact = Index(built)
-    size = {"float16": built, "int8": tmp_path / "bytes"}
-    sizes = {name: (path / "vectors.npy").stat().st_size for name, path in size.items()}
-    assert sizes["int8"] < 0.6 * sizes["float16"]
-    found = [each.search(TEXTS, top_k=10, by="vectors") for each in (index, exact)]
-    shared = [
-        len({hit["row"] for hit in one} & {hit["row"] for hit in two})
-        for one, two in zip(*found, strict=True)
-    ]
+    sizes = [(path / "vectors.npy").stat().st_size for path in (tmp_path / "bytes", built)]
+    assert sizes[0] < 0.6 * sizes[1]
+    exact = Index(built).search(TEXTS, top_k=10, by="vectors")
+    found = index.search(TEXTS, top_k=10, by="vectors")
+    shared = [len(rows_of(a) & rows_of(b)) for a, b in zip(found, exact, strict=True)]
     assert np.mean(shared) > 9
 
 
@@ -85,7 +81,7 @@ def test_cells_find_most_of_what_all_vectors_find(
     for form, approximate in (("float16", False), ("float16", True), ("int8", True)):
         folder = tmp_path / f"{form}-{approximate}"
         built.append(build_index(pretrained, TEXTS, folder, form=form, approximate=approximate))
-    found = [[{h["row"] for h in hits} for hits in i.search(TEXTS, 5, "vectors")] for i in built]
+    found = [[*map(rows_of, index.search(TEXTS, 5, "vectors"))] for index in built]
     for each in found[1:]:
         assert all(row in rows for row, rows in enumerate(each, start=1))  # itself
         assert np.mean([len(a & b) for a, b in zip(found[0], each, strict=True)]) > 3
@@ -149,14 +145,8 @@ def test_found_rows_are_printed_or_written(built: Path, tmp_path: Path):
     line = ("search", "find", built, TEXTS[3], "--top", "2")
     rows = printed_rows(*line, "--json")
     assert [row["rank"] for row in rows] == [1, 2]
-    assert rows[0] | {"score": 0} == {
-        "query": TEXTS[3],
-        "rank": 1,
-        "row": 4,
-        "id": "n3",
-        "score": 0,
-        "text": TEXTS[3],
-    }
+    first = {"query": TEXTS[3], "rank": 1, "row": 4, "id": "n3", "score": 0, "text": TEXTS[3]}
+    assert rows[0] | {"score": 0} == first
     table = run_cli(*line).stdout.splitlines()
     assert table[0].strip() == TEXTS[3]
     assert table[1].split()[2] == "n3"
@@ -167,19 +157,21 @@ def test_found_rows_are_printed_or_written(built: Path, tmp_path: Path):
     assert len(output.read_text().splitlines()) == 50
 
 
-def test_words_need_no_model(built: Path, tmp_path: Path):
+def test_words_need_no_model(built: Path, classifier: Path, tmp_path: Path):
     copy = Path(shutil.copytree(built, tmp_path / "index"))
     settings = json.loads((copy / "index.json").read_text())
     (copy / "index.json").write_text(json.dumps(settings | {"model": str(tmp_path / "gone")}))
     assert Index(copy).search("w7", by="words")[0]["row"] == 8
     assert Index(copy).search("nobody", by="words") == []
-    assert "--model" in refusal("search", "find", copy, "w7")
+    find = ("search", "find", copy, "w7")
+    assert "--model" in refusal(*find)
+    assert "not the model of the index" in refusal(*find, "--model", classifier)
 
 
 def test_texts_without_words_are_indexed_too(pretrained: Path, tmp_path: Path):
     index = build_index(pretrained, ["", " "], tmp_path / "index")
     assert index.search("w1", by="words") == []
-    assert {hit["row"] for hit in index.search("w1")} == {1, 2}
+    assert rows_of(index.search("w1")) == {1, 2}
     for wrong in (5, [5], {"text": "w1"}):
         with pytest.raises(InputError, match="list of texts"):
             index.search(wrong)
@@ -192,9 +184,8 @@ def test_scores_of_no_size_have_no_sign(built: Path):
     assert "-0.000" not in scores
     assert decimals(-0.0004) == "0.000"
     assert decimals(-0.0006) == "-0.001"
-    assert [decimals(x, 2, "+") for x in (-0.001, 0.001, 0.2, -0.2)] == [
-        *("+0.00", "+0.00", "+0.20", "-0.20")
-    ]
+    signed = [decimals(x, 2, "+") for x in (-0.001, 0.001, 0.2, -0.2)]
+    assert signed == ["+0.00", "+0.00", "+0.20", "-0.20"]
 
 
 def test_chinese_is_found_by_its_characters(pretrained: Path, tmp_path: Path):
@@ -218,12 +209,6 @@ def test_standard_input_is_indexed(pretrained: Path, tmp_path: Path):
     line = ("search", "build", pretrained, "-", "-o", output, "--id-column", "name")
     assert run_cli(*line, stdin=lines).returncode == 0
     assert [hit["id"] for hit in Index(output).search("w3", by="words")] == [8]
-
-
-def test_another_model_is_refused(built: Path, classifier: Path):
-    assert "not the model of the index" in refusal(
-        "search", "find", built, "w7", "--model", classifier
-    )
 
 
 def test_mistakes_leave_nothing(built: Path, pretrained: Path, tmp_path: Path):

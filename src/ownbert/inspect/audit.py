@@ -186,8 +186,7 @@ def audit(
         raise InputError(
             "{folder} was fine-tuned for {name}; an audit supports pretrained models and models "
             "with one label per text",
-            folder,
-            opened.task.name,
+            *(folder, opened.task.name),
         )
     return _of_rows(opened, train, held_out, most)
 
@@ -213,22 +212,20 @@ def _of_texts(
     if say is not None and count > len(kept):
         say(f"note: {len(kept):,} of the {count:,} training texts are scored")
     members, rest = scorer(kept), scorer(others)
-    # Tokens unseen in training would identify held-out texts by vocabulary, not by memorisation.
-    means = ([_mean(one, counts) for one in side] for side in (members, rest))
-    losses = [np.asarray([mean for mean in side if mean is not None]) for side in means]
+
+    def losses(side: Iterable[ScoredText]) -> np.ndarray:
+        """The mean surprisal of each text's tokens that occur in training texts: others would
+        identify held-out texts by vocabulary, not by memorisation."""
+        pairs = (zip(text.tokens, text.surprisals, strict=True) for text in side)
+        seen = ([value for token, value in own if counts[token]] for own in pairs)
+        return np.asarray([sum(values) / len(values) for values in seen if values])
+
     return Audit(
-        _membership("surprisal", *losses),
+        _membership("surprisal", losses(members), losses(rest)),
         _canaries(scorer.folder, scorer),
         _rare(members, rest, counts),
         copies(scorer.folder, texts(train)),
     )
-
-
-def _mean(scored: ScoredText, counts: Counter[str]) -> float | None:
-    """The mean surprisal of the tokens that occur in training texts."""
-    pairs = zip(scored.tokens, scored.surprisals, strict=True)
-    known = [value for token, value in pairs if counts[token]]
-    return sum(known) / len(known) if known else None
 
 
 def _of_rows(opened: Opened, train: Any, held_out: Any, most: int) -> Audit:
@@ -251,9 +248,7 @@ def _require(train: int, held_out: int) -> None:
         raise InputError(
             "an audit needs at least {fewest} training texts and the same number of held-out "
             "texts that are not among them; there are {train:,} and {held_out:,}",
-            _FEWEST,
-            train,
-            held_out,
+            *(_FEWEST, train, held_out),
         )
 
 

@@ -206,15 +206,11 @@ def _shared(model: Model) -> tuple[str, ...]:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    known: dict[tuple[str, ...], str] = {
-        ("encoder.embeddings.word.weight", "heads.mlm.decoder.weight"): (
-            "MLM decoder = word table (tied, counted once)"
-        )
-    }
+    tied = ["encoder.embeddings.word.weight", "heads.mlm.decoder.weight"]
+    several = [same for same in names.values() if len(same) > 1]
     lines = [
-        known.get(tuple(several), " = ".join(several))
-        for several in names.values()
-        if len(several) > 1
+        "MLM decoder = word table (tied, counted once)" if same == tied else " = ".join(same)
+        for same in several
     ]
     layers, blocks = model.config.num_hidden_layers, len(model.encoder.blocks)
     if len(model.encoder.schedule()) > blocks:
@@ -235,9 +231,8 @@ def _shapes(
     if tokens is not None:
         longest = model.config.max_length or limits.LENGTH
         if not 1 <= tokens <= longest:
-            raise InputError(
-                "tokens is {tokens}; the model takes from 1 to {longest:,}", tokens, longest
-            )
+            message = "tokens is {tokens}; the model takes from 1 to {longest:,}"
+            raise InputError(message, tokens, longest)
         return forward_shapes(model, [0] * tokens)
     if tokenizer is None:
         raise InputError("a text needs a tokenizer; give one, or a number of tokens")
@@ -319,9 +314,8 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
 def _distances(disentangled: Disentangled) -> str:
     """Terms that relative positions add to the attention scores."""
     terms = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
-    rows = f"{2 * disentangled.span:,} vectors"
-    if disentangled.position_buckets:
-        return f"{rows}, which far distances share; in the scores of every layer, with {terms}"
+    shared = ", which far distances share" if disentangled.position_buckets else ""
+    rows = f"{2 * disentangled.span:,} vectors{shared}"
     return f"{rows}; in the scores of every layer, with {terms}"
 
 
@@ -368,10 +362,8 @@ def _attention_note(overview: Overview) -> str:
     count = parts.get("attention.qkv", 0) + parts.get("attention.output", 0)
     if count != 4 * d * d + 4 * d or any(part.startswith("attention.bias.") for part in parts):
         return ""
-    return (
-        f"The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
-        "number of heads."
-    )
+    parameters = f"4 D² + 4 D = {count:,} parameters (D = {d:,})"
+    return f"The attention of a block has {parameters}, whatever the number of heads."
 
 
 def _heads(overview: Overview) -> Table:
@@ -403,16 +395,11 @@ def _heads_note(overview: Overview) -> str:
     kinds = {Fuse} if family is None else {type(rule) for rule in family.weight_map.rules}
     note = f"The heads lie side by side in one matrix of {d} x {3 * k * heads}."
     if Heads in kinds:  # an axis of heads
-        return (
-            f"{note} Transformers stores q, k and v, {d} x {heads} x {k} each: a matrix for each "
-            "head."
-        )
-    if Fuse not in kinds:
-        return note
-    return (
-        f"{note} Transformers stores its thirds as query, key and value, {d} x {k * heads} each, "
-        "the heads side by side there too."
-    )
+        stored = f"q, k and v, {d} x {heads} x {k} each: a matrix for each head."
+        return f"{note} Transformers stores {stored}"
+    stored = f"its thirds as query, key and value, {d} x {k * heads} each"
+    also = f" Transformers stores {stored}, the heads side by side there too."
+    return note + (also if Fuse in kinds else "")
 
 
 def _show_shapes(shapes: ForwardShapes, console: Console) -> None:

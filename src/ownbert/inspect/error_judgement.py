@@ -210,14 +210,9 @@ def _entities_of(
     return differing
 
 
-def _words_of(
-    truth: Sequence[str], predicted_tags: Sequence[str]
-) -> list[tuple[Any, Any, str, str]]:
-    return [
-        ((a, i, i + 1), (b, i, i + 1), a, b)
-        for i, (a, b) in enumerate(zip(truth, predicted_tags, strict=True))
-        if a != b
-    ]
+def _words_of(truth: Sequence[str], predicted: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
+    pairs = enumerate(zip(truth, predicted, strict=True))
+    return [((a, i, i + 1), (b, i, i + 1), a, b) for i, (a, b) in pairs if a != b]
 
 
 def _doubtful_tags(

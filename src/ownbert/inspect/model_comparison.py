@@ -6,6 +6,7 @@ N: rows.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import require_json_name, write_json
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
-from ownbert.inference.opened import Opened, decide_all, given_rows, read_labelled_rows
+from ownbert.inference.opened import decide_all, given_rows, read_labelled_rows
 from ownbert.inspect.error_judgement import JUDGES
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
+from ownbert.tasks.answer import compare as compare_answers
 from ownbert.tasks.related_rows import clusters_of
 from ownbert.tasks.rows import Row, with_columns
 from ownbert.tasks.task import Task
@@ -180,15 +182,13 @@ def compare(
         raise InputError(left_out)
     if [row.target for row in read[0]] != [row.target for row in read[1]]:
         raise InputError("{first} and {second} read different labels from the rows", first, second)
-    decided: list[list[Any]] = []
+    sides = []
     for each, own_rows in zip(opened, read, strict=True):
-        before = len(decided) * len(own_rows)
+        before = len(sides) * len(own_rows)
         own = None if progress is None else (lambda n, b=before: progress(b + n))
-        decided.append(decide_all(each, own_rows, own))
-    scored = [
-        each.task.score(own, found).values
-        for each, own, found in zip(opened, read, decided, strict=True)
-    ]
+        sides.append(_Side(each.task, own_rows, decide_all(each, own_rows, own)))
+    every_row = range(len(read[0]))
+    scored = [side.score(every_row) for side in sides]
     shared = [name for name in scored[0] if name in scored[1]]
     main = metric or next((name for name in task.metrics if name in shared), shared[0])
     if main not in shared:
@@ -196,7 +196,7 @@ def compare(
             "there is no metric {main!r}; choose one of {shared}", main, ", ".join(shared)
         )
     clusters = _clusters(task, data, read[0], group)
-    intervals = _intervals(opened, read, decided, clusters, shared)
+    intervals = _intervals(sides, clusters, shared)
     result = ModelComparison(
         task=task.name,
         models=(str(first), str(second)),
@@ -207,7 +207,7 @@ def compare(
             name: ScoreDifference(scored[0][name], scored[1][name], *intervals[name])
             for name in shared
         },
-        **_differences(opened, read, decided, rows),
+        **_differences(sides, rows),
     )
     for each in opened:
         say_each((*each.notes(), *each.warnings()), say)
@@ -229,12 +229,22 @@ def _clusters(task: Task, data: Any, rows: Sequence[Row], group: str | None) -> 
     return clusters_of(keys)
 
 
+@dataclass(frozen=True)
+class _Side:
+    """A model's task, the rows as it reads them, and its decisions."""
+
+    task: Task
+    rows: Sequence[Row]
+    decided: Sequence[Any]
+
+    def score(self, places: Sequence[int]) -> Mapping[str, float]:
+        """The metrics on the rows at ``places``."""
+        rows, decided = ([column[i] for i in places] for column in (self.rows, self.decided))
+        return self.task.score(rows, decided).values
+
+
 def _intervals(
-    opened: Sequence[Opened],
-    read: Sequence[Sequence[Row]],
-    decided: Sequence[Sequence[Any]],
-    clusters: np.ndarray,
-    names: Sequence[str],
+    sides: Sequence[_Side], clusters: np.ndarray, names: Sequence[str]
 ) -> dict[str, tuple[float | None, float | None]]:
     """95% intervals of the differences, from samples of clusters with replacement."""
     rng = np.random.default_rng(0)
@@ -244,10 +254,8 @@ def _intervals(
     for draw in range(draws):
         chosen = rng.integers(0, len(members), len(members))
         places = np.concatenate([members[i] for i in chosen]).tolist()
-        values = []
-        for each, rows, found in zip(opened, read, decided, strict=True):
-            scores = each.task.score([rows[i] for i in places], [found[i] for i in places])
-            values.append([scores.values.get(name, np.nan) for name in names])
+        scores = [side.score(places) for side in sides]
+        values = [[own.get(name, np.nan) for name in names] for own in scores]
         differences[draw] = np.subtract(values[1], values[0])
     intervals: dict[str, tuple[float | None, float | None]] = {}
     for name, column in zip(names, differences.T, strict=True):
@@ -257,34 +265,27 @@ def _intervals(
     return intervals
 
 
-def _differences(
-    opened: Sequence[Opened],
-    read: Sequence[Sequence[Row]],
-    decided: Sequence[Sequence[Any]],
-    most: int,
-) -> dict[str, Any]:
+def _differences(sides: Sequence[_Side], most: int) -> dict[str, Any]:
     """The fields of ``ModelComparison`` about single rows."""
-    plain = [
-        [each.task.plain(one, row) for one, row in zip(found, rows, strict=True)]
-        for each, rows, found in zip(opened, read, decided, strict=True)
-    ]
-    shown = [[_shown(one) for one in column] for column in plain]
-    labels = [cleaned(opened[0].task.readable_target(row), _LABEL) for row in read[0]]
+    plain = [list(map(side.task.plain, side.decided, side.rows)) for side in sides]
+    shown = [[_shown(prediction) for prediction in column] for column in plain]
+    task, rows = sides[0].task, sides[0].rows
+    labels = [cleaned(task.readable_target(row), _LABEL) for row in rows]
 
     def differing(places: Sequence[int]) -> tuple[DifferingRow, ...]:
         return tuple(
             DifferingRow(row.line, " ".join(row.texts), labels[i], shown[0][i], shown[1][i])
-            for i, row in ((i, read[0][i]) for i in places[:most])
+            for i, row in ((i, rows[i]) for i in places[:most])
         )
 
     changes = Counter(
         (label, *pair) for label, *pair in zip(labels, *shown, strict=True) if pair[0] != pair[1]
     )
     equal = np.mean([one == other for one, other in zip(*shown, strict=True)])
-    if opened[0].task.name == "regress":
-        truth = np.asarray([row.target for row in read[0]], dtype=float)
+    if task.name == "regress":
+        truth = np.asarray([row.target for row in rows], dtype=float)
         spread = np.maximum(truth.std(0), 1e-9)
-        far = [(np.abs(np.stack(column) - truth) / spread).mean(1) for column in decided]
+        far = [(np.abs(np.stack(side.decided) - truth) / spread).mean(1) for side in sides]
         gain = far[1] - far[0]  # positive: the first model is closer
         order = np.argsort(-gain, kind="stable")
         return {
@@ -296,22 +297,31 @@ def _differences(
             "second_right": differing([int(i) for i in order[::-1] if gain[i] < 0]),
         }
     first, second = (
-        np.asarray([model.task.is_right(*pair) for pair in zip(own, rows, strict=True)])
-        for model, rows, own in zip(opened, read, decided, strict=True)
+        np.asarray([*map(partial(is_right, side.task), side.rows, side.decided, own)])
+        for side, own in zip(sides, plain, strict=True)
     )
+    kinds = {"both": first & second, "first": first & ~second, "second": second & ~first}
+    kinds["neither"] = ~first & ~second
     return {
         "equal": float(equal),
-        "right": {
-            "both": int((first & second).sum()),
-            "first": int((first & ~second).sum()),
-            "second": int((second & ~first).sum()),
-            "neither": int((~first & ~second).sum()),
-        },
+        "right": {name: int(mask.sum()) for name, mask in kinds.items()},
         "closer": None,
         "changes": tuple((*names, n) for names, n in changes.most_common(_CHANGES)),
-        "first_right": differing(np.flatnonzero(first & ~second).tolist()),
-        "second_right": differing(np.flatnonzero(second & ~first).tolist()),
+        "first_right": differing(np.flatnonzero(kinds["first"]).tolist()),
+        "second_right": differing(np.flatnonzero(kinds["second"]).tolist()),
     }
+
+
+def is_right(task: Any, row: Row, decided: Any, plain: Any) -> bool:
+    """Whether a prediction is completely right: all labels, all tags, the answer."""
+    if task.name == "answer":
+        return compare_answers([gold.text for gold in row.target], decided.text)[0] == 1
+    if task.label_sets:
+        wanted = zip(task.labels, task.target(row).tolist(), strict=True)
+        return {*plain} == {label for label, share in wanted if share > 0.5}
+    if task.name == "tag":
+        return tuple(plain) == tuple(row.target)
+    return plain == row.target
 
 
 def _shown(plain: Any) -> str:

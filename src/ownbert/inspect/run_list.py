@@ -290,11 +290,9 @@ def _state(
 
 def _reserved(states: Sequence[Path]) -> float:
     """Part of the time limit, in seconds, for the setup and the last evaluation."""
-    if not states:
-        return 0.0
     try:
         return float(read_json(states[-1] / "state.json")["clock"]["reserved"])
-    except (InputError, KeyError, TypeError, ValueError):  # damaged, or of an older version
+    except (InputError, LookupError, TypeError, ValueError):  # none, damaged, or an older version
         return 0.0
 
 
@@ -349,11 +347,8 @@ def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
     if names:
         return sorted(runs, key=lambda run: _order(run.settings.get(names[0])))
     known = ", ".join([*_KEYS, *metrics])
-    raise InputError(
-        "cannot sort by {sort!r}; sort by {options}, or by a setting such as learning_rate",
-        sort,
-        known,
-    )
+    message = "cannot sort by {sort!r}; sort by {options}, or by a setting such as learning_rate"
+    raise InputError(message, sort, known)
 
 
 def _order(value: Any) -> tuple[int, float, str]:

@@ -130,12 +130,10 @@ def forward_shapes(
     observed: Observed = {}
     with _observing(model, observed), evaluating(model), torch.inference_mode():
         outputs = model(batch, context=_context(model, batch))
-    for name, weights in (
-        (".attention", outputs.attentions),
-        (".cross_attention", outputs.cross_attentions),
-    ):
-        if 0 in weights:
-            observed[_BLOCK + name, "weights"] = tuple(weights[0][0].shape)
+    weights = {"attention": outputs.attentions, "cross_attention": outputs.cross_attentions}
+    for name, by_layer in weights.items():
+        if 0 in by_layer:
+            observed[f"{_BLOCK}.{name}", "weights"] = tuple(by_layer[0][0].shape)
     config, named = model.config, {(path, side): rest for path, side, *rest in _STEPS}
     steps = [ShapeStep("token ids", "T", tuple(batch.token_ids.shape), "the text as numbers")]
     for key, sizes in observed.items():

@@ -23,7 +23,7 @@ from ownbert.fitting.report.report import SHOWN_TEXT
 from ownbert.fitting.rows.unlabelled_texts import Corpus
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.embedding_outputs import of_length_one
-from ownbert.inference.engines import Compute
+from ownbert.inference.engines import Compute, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
 from ownbert.inference.row_files import PredictionWriter
@@ -157,9 +157,8 @@ def to_label(
     predictor = open_folder(folder, Compute(device, "float32"))
     task, folder = predictor.task, predictor.folder
     if not gives_labels(task):
-        raise InputError(
-            "{folder}: texts can be chosen only for models with labels for single texts", folder
-        )
+        message = "{folder}: texts can be chosen only for models with labels for single texts"
+        raise InputError(message, folder)
     if check is not None and isinstance(task, MultiLabelTask):
         raise InputError(
             "{folder} has several labels per text; likely label errors are only found for one "
@@ -186,12 +185,12 @@ def to_label(
         )
         for write, content in zip(save, (rows, errors), strict=True):
             write(content)
-    if say is not None:
-        if check is not None and errors:
-            say(f"{len(errors):,} likely label errors; saved {check}")
-        elif check is not None:
-            say(f"the report has no likely label errors; {check} is not written")
-        say(f"note: {worth_of_labels(report, len(rows))}")
+    notes = [f"note: {worth_of_labels(report, len(rows))}"]
+    if check is not None:
+        found = f"{len(errors):,} likely label errors; saved {check}"
+        none = f"the report has no likely label errors; {check} is not written"
+        notes.insert(0, found if errors else none)
+    say_each(notes, say)
     return rows
 
 
@@ -311,21 +310,17 @@ def _row(candidate: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]
     suggested: Any = [task.labels[i] for i in predicted]
     certainty = candidate.probabilities
     if several:
-        certainty = np.where(
-            np.isin(np.arange(len(certainty)), predicted), certainty, 1 - certainty
-        )
-    return {
-        "text": candidate.text,
-        "label": "",
-        "suggested": suggested if several else suggested[0],
-        "score": round(float(certainty.mean() if several else certainty.max()), 4),
-        "reason": translated(reason),
-    }
+        holds = np.isin(np.arange(len(certainty)), predicted)
+        certainty = np.where(holds, certainty, 1 - certainty)
+    score = round(float(certainty.mean() if several else certainty.max()), 4)
+    row = {"text": candidate.text, "label": ""}
+    row["suggested"] = suggested if several else suggested[0]
+    return row | {"score": score, "reason": translated(reason)}
 
 
 def _reason(probabilities: np.ndarray, labels: Sequence[str]) -> str:
-    first, second = np.argsort(-probabilities, kind="stable")[:2].tolist()
-    a, b, p, q = labels[first], labels[second], probabilities[first], probabilities[second]
+    order = np.argsort(-probabilities, kind="stable")[:2].tolist()
+    (a, p), (b, q) = ((labels[i], probabilities[i]) for i in order)
     if p + q < _NO_LABEL:
         return f"does not fit any label well: {a} {p:.0%}, {b} {q:.0%}"
     if p - q < _UNDECIDED:
@@ -334,12 +329,8 @@ def _reason(probabilities: np.ndarray, labels: Sequence[str]) -> str:
 
 
 def _reason_of_sets(probabilities: np.ndarray, labels: Sequence[str]) -> str:
-    first, *others = np.argsort(np.abs(probabilities - 0.5), kind="stable").tolist()
-    a, p = labels[first], probabilities[first]
-    if not others:
-        return f"undecided about {a} ({p:.0%})"
-    b, q = labels[others[0]], probabilities[others[0]]
-    return f"undecided about {a} ({p:.0%}) and {b} ({q:.0%})"
+    order = np.argsort(np.abs(probabilities - 0.5), kind="stable")[:2].tolist()
+    return "undecided about " + " and ".join(f"{labels[i]} ({probabilities[i]:.0%})" for i in order)
 
 
 @contextlib.contextmanager

@@ -9,21 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import BertModel
 
 from ownbert import Explainer, InputError
 from ownbert.batches.batch import Example, pack
+from ownbert.checkpoint import load
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.inspect.internals.observation import (
     HeadChoice,
     HeadWeights,
     Observation,
+    attention_maps,
     observation_of_text,
     observe,
 )
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-from support.cli import run_cli
+from support.cli import refusal, run_cli
 from support.tiny import SPECIAL, change_config, made
 
 WORDS = [f"w{i}" for i in range(20)]
@@ -32,14 +35,8 @@ TOKENIZER = Tokenizer.blank([*SPECIAL, *WORDS])
 
 def small(**changes) -> Model:
     torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 25,
-        "hidden_size": 24,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 40,
-        "max_position_embeddings": 64,
-    }
+    sizes = {"vocab_size": 25, "hidden_size": 24, "intermediate_size": 40}
+    sizes |= {"num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64}
     model = Model(EncoderConfig(**{**sizes, **changes}), ["mlm"])
     for parameter in model.parameters():
         parameter.data.normal_(0, 0.4)
@@ -206,14 +203,6 @@ def test_what_has_no_room():
     assert [(w.layer, w.head) for w in one.weights] == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_what_is_not_there():
-    model, own = small(pruned_heads={1: (0, 2)}), example(10)
-    with pytest.raises(InputError, match=r"there is no layer 3; the layers are 0\.\.2"):
-        observe(model, TOKENIZER, own, choice=HeadChoice([0, 3]))
-    with pytest.raises(InputError, match=r"no head 2 in these layers; they have 1, 3"):
-        observe(model, TOKENIZER, own, choice=HeadChoice([1], [2]))
-
-
 def test_the_model_is_as_it_was():
     model = small().train()
     found: Observation = observe(model, TOKENIZER, example(10))
@@ -232,13 +221,12 @@ def test_mistakes_on_the_command_line(tmp_path: Path):
         (["--heads", "all"], "--heads is 'all'; it must be numbers, as in 0,3-5"),
         (["--class", "lion"], "there is no 'lion'; choose one of zebra, ant, 7"),
     ):
-        done = run_cli("explain", tmp_path / "model", "a b", "--html", page, *options)
-        assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
-    done = run_cli("explain", tmp_path / "model", "", "--html", page)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: there is nothing to show on a page: no words")
-    done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1")
-    assert done.stderr == "error: the option --layers requires --html\n"
+        found = refusal("explain", tmp_path / "model", "a b", "--html", page, *options)
+        assert found == f"error: {message}\n"
+    nothing = refusal("explain", tmp_path / "model", "", "--html", page)
+    assert nothing.startswith("error: there is nothing to show on a page: no words")
+    alone = refusal("explain", tmp_path / "model", "a b", "--layers", "1")
+    assert alone == "error: the option --layers requires --html\n"
     assert not page.exists()
     done = run_cli("explain", tmp_path / "model", "a b", "--layers", "1", "--html", page)
     assert done.returncode == 0, done.stderr
@@ -249,3 +237,60 @@ def test_mistakes_on_the_command_line(tmp_path: Path):
     ]
     assert data["inside"][0]["shown"] == [[0, 1, 0], [0, 1, 1]]
     assert text.count('data-weights="0.0.1.') == 2
+
+
+def maps_example(*sequences: list[int]) -> Example:
+    ids = np.asarray([i for own in sequences for i in own])
+    return Example(ids, 0 * ids, parts=tuple(map(len, sequences)) if len(sequences) > 1 else None)
+
+
+def test_weights_are_those_of_transformers(tmp_path: Path):
+    made(tmp_path)
+    theirs = BertModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    model = load(tmp_path)
+    chosen = HeadChoice([-1, 0, 1], [1]).of(model)
+    assert chosen == {1: [1], 0: [1]}  # -1 is 1
+    sequences = [2, 5, 6, 3], [2, 7, 3]
+    found = attention_maps(model, maps_example(*sequences), chosen)
+    for ids, own in zip(sequences, found, strict=True):
+        with torch.inference_mode():
+            expected = theirs(torch.tensor([ids]), output_attentions=True).attentions
+        assert [*own] == [1, 0]
+        for layer, weights in own.items():
+            np.testing.assert_allclose(weights[0], expected[layer][0, 1].numpy(), atol=1e-5)
+
+
+def test_pruned_heads_are_left_out(tmp_path: Path):
+    model = made(tmp_path)
+    (whole,) = attention_maps(model, maps_example([2, 5, 3]), HeadChoice([0]).of(model))
+    model.prune_heads({0: [0]})
+    chosen = HeadChoice([0, 1]).of(model)
+    assert chosen == {0: [1], 1: [0, 1]}
+    (pruned,) = attention_maps(model, maps_example([2, 5, 3]), chosen)
+    np.testing.assert_allclose(pruned[0], whole[0][1:], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "message"),
+    [
+        ([2], None, "there is no layer 2; the layers are 0..1"),
+        ([-3], None, "there is no layer -3"),
+        ([0], [2], "there is no head 2 in these layers; they have 0-1"),
+        ([0], [-1], "there is no head -1"),
+    ],
+)
+def test_what_is_not_there_is_refused(layers, heads, message: str, tmp_path: Path):
+    with pytest.raises(InputError, match=message):
+        HeadChoice(layers, heads).of(made(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (HeadChoice([0, 3]), r"there is no layer 3; the layers are 0\.\.2"),
+        (HeadChoice([1], [2]), "no head 2 in these layers; they have 1, 3"),
+    ],
+)
+def test_pruned_heads_are_not_observed(choice: HeadChoice, message: str):
+    with pytest.raises(InputError, match=message):
+        observe(small(pruned_heads={1: (0, 2)}), TOKENIZER, example(10), choice=choice)

@@ -218,8 +218,9 @@ class Explainer:
             for name in names:
                 method_named(name)
             network, self.note = self.of_network, self.of_network.note
-            before, given = network.skipped, {"by": by, "rows": rows, "labels": labels}
-            yield from network.explained(data, method=names, target=target, **given)
+            before = network.skipped
+            how: Any = {"method": names, "target": target, "by": by, "rows": rows}
+            yield from network.explained(data, labels=labels, **how)
             self.skipped += network.skipped - before
             return
         methods = {name: method_named(name) for name in names or [METHOD]}
@@ -275,15 +276,15 @@ class Explainer:
         if self.blend is not None and len(encoded.example.token_ids):
             return self.of_network.observe(encoded, choice=choice, budget=budget)
         if self.translator is not None or self.blend is not None:
-            if choice != ALL_HEADS:
-                what = "translations" if self.blend is None else "linear models"
-                if self.blend is not None and not isinstance(self.blend, LinearShares):
-                    raise InputError(
-                        "a page of a blend shows no attention: add {--network}, or omit "
-                        "{--layers} and {--heads}"
-                    )
-                raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
-            return None
+            if choice == ALL_HEADS:
+                return None
+            if self.blend is not None and not isinstance(self.blend, LinearShares):
+                raise InputError(
+                    "a page of a blend shows no attention: add {--network}, or omit {--layers} "
+                    "and {--heads}"
+                )
+            what = "translations" if self.blend is None else "linear models"
+            raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
         return observe(
             self.models[0],
             self.tokenizer,
@@ -355,8 +356,7 @@ class Explainer:
             raise InputError(
                 "a text has {count:,} words, but at most {most_words:,} can be explained; use "
                 "{--by} sentence",
-                len(words),
-                _MOST_WORDS,
+                *(len(words), _MOST_WORDS),
             )
         self.skipped += not words
         return words

@@ -212,12 +212,12 @@ class _Picture:
     def head(self, title: str) -> None:
         """Draw the title and the legend of colours."""
         self._text(title, _MARGIN, weight="bold")
-        left = _WIDTH - _MARGIN - self._measure("for the prediction")
-        self._text("for the prediction", left, color=_SOFT)
+        supporting, against = "for the prediction", "against the prediction"
+        left = _WIDTH - _MARGIN - self._measure(supporting)
+        self._text(supporting, left, color=_SOFT)
         left -= 92
         for step in range(41):
             self._box(left + 2 * step, 2.2, step / 20 - 1)
-        against = "against the prediction"
         self._text(against, left - 10 - self._measure(against), color=_SOFT)
         self._down += _LINE + _GAP
 

@@ -4,8 +4,9 @@ U words of a row, R pairs of row and target.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,17 @@ def faithfulness(
     if explainer.note is not None and not network:
         say_each((f"note: {explainer.note}",), say)
     named = {name: method_named(name) for name in methods}
-    results: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {
-        n: [] for n in (*named, RANDOM)
-    }
-    for explained in _explained_targets(explainer, data, rows):
+    named[RANDOM] = random_order
+    results: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {name: [] for name in named}
+    found = (
+        of_models[0]
+        for encoded in explainer.encoded(data)
+        if len(encoded.words) >= _FEWEST_WORDS
+        for _, of_models in explainer.explained_targets(encoded)
+    )
+    for explained in islice(found, rows):
         left_out = leave_one_out(explained).values
-        for name in results:
-            attribute = random_order if name == RANDOM else named[name]
+        for name, attribute in named.items():
             values = left_out if name == "leave_one_out" else attribute(explained).values
             results[name].append((*_measure(explained, values), _spearman(values, left_out)))
     if not results[RANDOM]:
@@ -133,24 +138,12 @@ def faithfulness(
 def best_method(results: Mapping[str, Faithfulness]) -> str | None:
     """The method with the largest comprehensiveness minus sufficiency; None if no method is better
     than the random order."""
-    score = {
-        name: float(each.comprehensiveness.mean() - each.sufficiency.mean())
-        for name, each in results.items()
-    }
-    best = max(score, key=lambda name: score[name])
+
+    def score(name: str) -> float:
+        return float(results[name].comprehensiveness.mean() - results[name].sufficiency.mean())
+
+    best = max(results, key=score)
     return None if best == RANDOM else best
-
-
-def _explained_targets(explainer: Explainer, data: Any, most: int) -> Iterator[ExplainedTarget]:
-    count = 0
-    for encoded in explainer.encoded(data):
-        if len(encoded.words) < _FEWEST_WORDS:
-            continue
-        for _, of_models in explainer.explained_targets(encoded):
-            yield of_models[0]
-            count += 1
-            if count == most:
-                return
 
 
 def _measure(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

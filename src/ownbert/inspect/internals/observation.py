@@ -118,8 +118,7 @@ class WeightsCollector(dict[int, list[Tensor]]):
 
     def _collect(self, sequence: int, layer: int, names: Sequence[int], weights: Tensor) -> None:
         size = weights.shape[-1]
-        side = min(size, _THUMBNAIL)
-        means = F.adaptive_avg_pool2d(weights[None], side)[0]
+        means = F.adaptive_avg_pool2d(weights[None], min(size, _THUMBNAIL))[0]
         small = means / means.amax((1, 2), keepdim=True).clamp_min(1e-9)
         thumbnails = (_BYTE * small).round().byte().cpu().numpy()
         shares = _shares(weights, self.separators[sequence])
@@ -130,11 +129,10 @@ class WeightsCollector(dict[int, list[Tensor]]):
             weights, keys = weights.gather(-1, order), places.to(torch.int32).cpu().numpy()
         peaks = weights.amax((1, 2), keepdim=True).clamp_min(1e-9)
         values = (_BYTE * (weights.clamp_min(0) / peaks).sqrt()).round().byte().cpu().numpy()
-        for index, head in enumerate(names):
-            key_index = None if keys is None else keys[index].astype(np.uint16)
-            weights_of_head = float(peaks[index]), values[index], key_index
-            seen = thumbnails[index], shares[index]
-            self.heads.append(HeadWeights(sequence, layer, head, *weights_of_head, *seen))
+        for i, head in enumerate(names):
+            kept = values[i], None if keys is None else keys[i].astype(np.uint16)
+            found = float(peaks[i]), *kept, thumbnails[i], shares[i]
+            self.heads.append(HeadWeights(sequence, layer, head, *found))
 
 
 def _shares(weights: Tensor, separators: Sequence[int]) -> list[tuple[float, ...]]:
@@ -209,17 +207,14 @@ class HeadChoice:
         kept, chosen = heads_by_layer(model), self.layers
         count = len(kept)
         ends = range(-count, 0)
-        given = range(count) if chosen is None else chosen
-        layers = list(dict.fromkeys(n + count if n in ends else n for n in given))
+        requested = range(count) if chosen is None else chosen
+        layers = list(dict.fromkeys(n + count if n in ends else n for n in requested))
         require_layers(layers, count)
         known = sorted({head for layer in layers for head in kept[layer]})
         for head in self.heads or ():
             if head not in known:
-                raise InputError(
-                    "there is no head {head} in these layers; they have {ranges}",
-                    head,
-                    ranges(known),
-                )
+                message = "there is no head {head} in these layers; they have {ranges}"
+                raise InputError(message, head, ranges(known))
         selected = known if self.heads is None else self.heads
         return {layer: [head for head in kept[layer] if head in selected] for layer in layers}
 
@@ -351,7 +346,7 @@ def layer_answers(
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens", for a language model's head.
     """
     values: list[list[float]] = [[] for _ in questions]
-    values_by_question: list[list[Any]] = [[] for _ in questions]
+    candidates: list[list[Any]] = [[] for _ in questions]
     for hidden in states:
         hidden = hidden if model.encoder.norm is None else model.encoder.norm(hidden)
         pooled = None if model.pooler is None else model.pooler(hidden, batch)
@@ -361,15 +356,13 @@ def layer_answers(
             if question.distribution is not None:
                 likely = question.distribution(logits, batch)
                 best = likely.topk(min(_CANDIDATES, len(likely)))
-                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                values_by_question[number].append(
-                    tuple((question.names(i), float(p)) for i, p in pairs)
-                )
+                names = map(question.names, best.indices.tolist())
+                candidates[number].append(tuple(zip(names, best.values.tolist(), strict=True)))
     return [
         LayerPredictions(
             question.name, question.is_probability, tuple(own), tuple(likely), _stable_from(likely)
         )
-        for question, own, likely in zip(questions, values, values_by_question, strict=True)
+        for question, own, likely in zip(questions, values, candidates, strict=True)
     ]
 
 
@@ -387,18 +380,15 @@ def _layers(
 ) -> tuple[list[int], str]:
     """The layers to record, and the reason why not all of them; those that are ``fixed`` and do
     not fit are an error."""
-    requested = sorted(chosen)
-    if max(sizes) > _LONGEST:
-        note = f"The attention of more than {_LONGEST:,} tokens is not shown."
-        if fixed:
-            raise InputError(
-                "{sizes:,} tokens are too many for a page with their attention; at most "
-                "{longest:,}",
-                max(sizes),
-                _LONGEST,
-            )
-        return [], note
-    least = min(_LEAST, max(sizes))
+    requested, longest = sorted(chosen), max(sizes)
+    if longest > _LONGEST and fixed:
+        raise InputError(
+            "{sizes:,} tokens are too many for a page with their attention; at most {longest:,}",
+            *(longest, _LONGEST),
+        )
+    if longest > _LONGEST:
+        return [], f"The attention of more than {_LONGEST:,} tokens is not shown."
+    least = min(_LEAST, longest)
     count, room = 0, []
     for layer in reversed(requested):  # prefer layers close to the output
         count += len(chosen[layer])
@@ -411,8 +401,7 @@ def _layers(
         raise InputError(
             "the attention of {count} layers is too large for a page; choose {count2} of them "
             "with {--layers}, some heads with {--heads}, or fewer rows",
-            len(requested),
-            len(room),
+            *(len(requested), len(room)),
         )
     return sorted(room), (
         f"Only the last {len(room)} of {len(requested)} layers fit on the page; choose others with "
