@@ -346,7 +346,13 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
         try:
             with files.open_input_file(path) as source:
                 table = parquet_file(source, file.address)
-                groups, first = _row_groups(table.metadata, part.start, part.end)
+                groups, first, row = [], 0, 0  # row groups of the part, and their first row
+                for number in range(table.metadata.num_row_groups):
+                    after = row + table.metadata.row_group(number).num_rows
+                    if row < part.end and after > part.start:
+                        first = first if groups else row
+                        groups.append(number)
+                    row = after
                 batches = table.iter_batches(_ROWS, row_groups=groups, columns=list(names))
                 table_rows = rows_of_batches(batches, names, f"{file.address}: ")
                 start = part.start - first
@@ -357,15 +363,3 @@ def _parquet_table(file: InputFile, part: InputPart, name: str) -> MemoryTable:
     with files.open_input_file(path) as source:
         names = tuple(parquet_file(source, file.address).schema_arrow.names)
     return MemoryTable(name, names, rows)
-
-
-def _row_groups(metadata: Any, start: int, end: int) -> tuple[list[int], int]:
-    """The row groups with the rows from ``start`` to ``end``, and the first row of these groups."""
-    groups, first, row = [], 0, 0
-    for number in range(metadata.num_row_groups):
-        after = row + metadata.row_group(number).num_rows
-        if row < end and after > start:
-            first = first if groups else row
-            groups.append(number)
-        row = after
-    return groups, first

@@ -3,6 +3,7 @@
 B texts, S longest text, T tokens, C choices.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -102,8 +103,11 @@ def sequences_of(
             )
         return Sequences(_random_examples(config, longest), "random ids")
     columns = ColumnNames(text=text_column)
-    if data is not None and (task := _task_with_rows(description, columns)) is not None:
-        return _sequences_of_rows(task, description, data, longest)
+    if data is not None:
+        with contextlib.suppress(NoTaskHead):
+            task = task_of(description, columns)
+            if task.head != "embedding":
+                return _sequences_of_rows(task, description, data, longest)
     tokenizer = load_tokenizer(folder, config=config)
     texts, source = _texts(data, columns)
     builder = TextInputBuilder(tokenizer, config, longest)
@@ -125,15 +129,6 @@ def sequences_of(
     unknown = UnknownWords(tokenizer)
     unknown.count([e.token_ids for e in examples], texts)
     return Sequences(examples, source, unknown.warning() if data is not None else None)
-
-
-def _task_with_rows(description: Description, columns: ColumnNames) -> Task | None:
-    """The task that reads the rows of a file; None for models that embed texts or have no task."""
-    try:
-        task = task_of(description, columns)
-    except NoTaskHead:
-        return None
-    return None if task.head == "embedding" else task
 
 
 def _sequences_of_rows(task: Task, description: Description, data: Any, longest: int) -> Sequences:
@@ -233,7 +228,7 @@ def batches(examples: Sequence[Example], config: EncoderConfig) -> Iterator[Sequ
 
 
 def _add(
-    deviation: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]
+    deviation: OutputParity, ours: np.ndarray, theirs: np.ndarray, of_texts: Sequence[int]
 ) -> None:
     """Add an output of a batch, (T, ...) or (B, ...), to its deviation; ``lengths`` are those of
     the texts, for outputs per token."""
@@ -244,21 +239,17 @@ def _add(
     difference = float(np.abs(ours - theirs).max())
     # NumPy's maximum and minimum propagate NaN.
     deviation.largest_difference = float(np.maximum(deviation.largest_difference, difference))
-    if ours.ndim == 1 and lengths:
-        ends = np.cumsum(lengths)[:-1]
+    if ours.ndim == 1 and of_texts:
+        ends = np.cumsum(of_texts)[:-1]
         pairs = list(zip(np.split(ours, ends), np.split(theirs, ends), strict=True))
     elif ours.ndim == 1 or ours.shape[1] == 1:
         pairs = [(ours.ravel(), theirs.ravel())]
     else:
         pairs = [(ours, theirs)]
     for a, b in pairs:
-        deviation.least_cosine = float(np.minimum(deviation.least_cosine, _least_cosine(a, b)))
-
-
-def _least_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The minimum cosine between corresponding rows of two matrices, or between two vectors."""
-    a, b = (np.atleast_2d(x).astype(np.float64) for x in (a, b))
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    same = (a == b).all(1)  # including two zero vectors
-    cosines = (a * b).sum(1) / np.where(lengths == 0, 1, lengths)
-    return float(np.where(same, 1.0, cosines).min())
+        a, b = (np.atleast_2d(x).astype(np.float64) for x in (a, b))
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        same = (a == b).all(1)  # including two zero vectors
+        cosines = (a * b).sum(1) / np.where(lengths == 0, 1, lengths)
+        least = np.where(same, 1.0, cosines).min()
+        deviation.least_cosine = float(np.minimum(deviation.least_cosine, least))

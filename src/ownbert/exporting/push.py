@@ -1,13 +1,12 @@
 """``push``: uploads a finished folder to the Hugging Face hub, without texts and unknown files."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG
 from ownbert.exceptions import InputError, needing
 from ownbert.hub import PREFIX, is_name, reason
-from ownbert.inference.engines import Say
+from ownbert.inference.engines import Say, say_each
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.views import LINEAR
@@ -49,7 +48,7 @@ def push(
             invalid, the extra ``hub`` is not installed, or the hub rejects the upload.
     """
     path, name = Path(folder), name.removeprefix(PREFIX)
-    if not any((path / one).is_file() for one in (CONFIG, BLEND, ENSEMBLE)):
+    if not any((path / kind).is_file() for kind in (CONFIG, BLEND, ENSEMBLE)):
         raise InputError(
             "{path} has no {config}: it is not the folder of a finished model", path, CONFIG
         )
@@ -59,8 +58,17 @@ def push(
     if with_texts:
         files = sorted([*files, *(Path(n) for n in REPORTS if (path / n).is_file())])
     require_inside(path, files, cached=False)
-    if say is not None:
-        _show(path, files, say)
+    sizes = [(path / file).stat().st_size for file in files]
+    lines = [f"{size:>15,}  {file.as_posix()}" for file, size in zip(files, sizes, strict=True)]
+    lines.append(f"{len(files):,} files, {sum(sizes):,} bytes")
+    uploaded = {file.parts[0] for file in files}
+    left = [p.name + "/" * p.is_dir() for p in path.iterdir() if p.name not in uploaded]
+    if left:
+        more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
+        lines.append(f"not uploaded: {', '.join(sorted(left)[:_SHOWN])}{more}")
+    if any(file.name.startswith(f"{LINEAR}.") for file in files):
+        lines.append(f"note: {_WORDS}")
+    say_each(lines, say)
     if dry_run:
         return f"{os.environ.get('HF_ENDPOINT', _HUB)}/{name}"
     with needing("push needs a package that is missing: pip install 'ownbert[hub]'"):
@@ -68,25 +76,8 @@ def push(
     api = HfApi()
     try:
         api.create_repo(name, private=private, exist_ok=True)
-        added = [CommitOperationAdd(one.as_posix(), str(path / one)) for one in files]
+        added = [CommitOperationAdd(file.as_posix(), str(path / file)) for file in files]
         api.create_commit(name, added, commit_message=message)
     except Exception as error:  # many kinds of errors: no token, no network
         raise InputError("{name} could not be uploaded: {reason}", name, reason(error)) from None
     return f"{api.endpoint}/{name}"
-
-
-def _show(folder: Path, files: Sequence[Path], say: Say) -> None:
-    """Print the files with their sizes, and those that are not uploaded."""
-    sizes = [(folder / one).stat().st_size for one in files]
-    for one, size in zip(files, sizes, strict=True):
-        say(f"{size:>15,}  {one.as_posix()}")
-    say(f"{len(files):,} files, {sum(sizes):,} bytes")
-    uploaded = {one.parts[0] for one in files}
-    left = [
-        path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name not in uploaded
-    ]
-    if left:
-        more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
-        say(f"not uploaded: {', '.join(sorted(left)[:_SHOWN])}{more}")
-    if any(one.name.startswith(f"{LINEAR}.") for one in files):
-        say(f"note: {_WORDS}")

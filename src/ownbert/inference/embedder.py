@@ -25,11 +25,8 @@ from ownbert.inference.embedding_outputs import (
     as_tensor,
     model_inputs,
     of_length_one,
-    pairwise_similarity,
     shortened,
-    similarity,
     stored,
-    usual_devices,
 )
 from ownbert.inference.engines import Compute, Progress, choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
@@ -405,7 +402,10 @@ class Embedder:
         Args:
             target_devices: device of each process; by default all GPUs, or four times cpu.
         """
-        return EmbeddingPool(self, target_devices or usual_devices())
+        import torch
+
+        gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+        return EmbeddingPool(self, target_devices or gpus or ["cpu"] * 4)
 
     @staticmethod
     def stop_multi_process_pool(pool: EmbeddingPool) -> None:
@@ -526,7 +526,7 @@ class Embedder:
 
     @in_float32
     def similarity(self, one: Any, two: Any) -> "Tensor":
-        """Similarities of all pairs of vectors, by ``similarity_fn_name``.
+        """Similarities of all pairs of vectors, by ``similarity_fn_name``; distances are negated.
 
         Args:
             one: (N, D) or (D): array, tensor or list of them.
@@ -535,12 +535,31 @@ class Embedder:
         Returns:
             float32 (N, M).
         """
-        return similarity(self.similarity_fn_name, one, two)
+        import torch
+
+        a, b = (torch.atleast_2d(vectors) for vectors in self._tensors(one, two))
+        if self.similarity_fn_name in (COSINE, "dot"):
+            return a @ b.T
+        return -torch.cdist(a, b, p=2.0 if self.similarity_fn_name == "euclidean" else 1.0)
 
     @in_float32
     def similarity_pairwise(self, one: Any, two: Any) -> "Tensor":
         """Similarities of corresponding vectors: (N, D) and (N, D) to float32 (N)."""
-        return pairwise_similarity(self.similarity_fn_name, one, two)
+        a, b = self._tensors(one, two)
+        if self.similarity_fn_name in (COSINE, "dot"):
+            return (a * b).sum(-1)
+        return -(a - b).norm(p=2 if self.similarity_fn_name == "euclidean" else 1, dim=-1)
+
+    def _tensors(self, *arrays: Any) -> list["Tensor"]:
+        """Vectors in float32, scaled to unit length for cosine similarity."""
+        import torch
+
+        tensors = [
+            torch.as_tensor(x if torch.is_tensor(x) else np.asarray(x)).float() for x in arrays
+        ]
+        if self.similarity_fn_name != COSINE:
+            return tensors
+        return [torch.nn.functional.normalize(x, dim=-1) for x in tensors]
 
     @contextmanager
     def truncate_sentence_embeddings(self, truncate_dim: int | None) -> Iterator[None]:

@@ -1,5 +1,5 @@
 """Parts of ``Embedder``: output formats of ``encode`` (arrays or tensors, quantized vectors, ids),
-similarity functions of sentence-transformers, and processes that embed texts in parallel.
+and processes that embed texts in parallel.
 
 N and M texts or vectors, S tokens of the longest text, D vector size.
 """
@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,6 @@ from ownbert.batches.example import padded
 from ownbert.checks import between
 from ownbert.exceptions import warn_of_input
 from ownbert.tasks.text_input import TextInputBuilder
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # Outputs of ``encode``: the text's vector, its token vectors, or both (None).
 SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"
@@ -88,43 +84,6 @@ def model_inputs(ids: Sequence[np.ndarray], builder: TextInputBuilder) -> dict[s
     types = map(builder.types_of, ids) if builder.types else None
     inputs = padded(ids, builder.tokenizer.pad_id, types)
     return {name: torch.from_numpy(values) for name, values in inputs.items()}
-
-
-def similarity(name: str, one: Any, two: Any) -> "Tensor":
-    """Similarities of all pairs: (N, D) and (M, D), or (D), to float32 (N, M); higher is closer,
-    so distances are negated."""
-    import torch
-
-    a, b = (torch.atleast_2d(each) for each in _tensors(name, one, two))
-    if name in (COSINE, "dot"):
-        return a @ b.T
-    return -torch.cdist(a, b, p=2.0 if name == "euclidean" else 1.0)
-
-
-def pairwise_similarity(name: str, one: Any, two: Any) -> "Tensor":
-    """Similarities of corresponding vectors: (N, D) and (N, D) to float32 (N)."""
-    a, b = _tensors(name, one, two)
-    if name in (COSINE, "dot"):
-        return (a * b).sum(-1)
-    return -(a - b).norm(p=2 if name == "euclidean" else 1, dim=-1)
-
-
-def _tensors(name: str, *vectors: Any) -> list["Tensor"]:
-    """Vectors in float32, scaled to unit length for cosine similarity."""
-    import torch
-
-    tensors = []
-    for each in vectors:
-        tensors.append(torch.as_tensor(each if torch.is_tensor(each) else np.asarray(each)).float())
-    normalize = torch.nn.functional.normalize
-    return [normalize(each, dim=-1) for each in tensors] if name == COSINE else tensors
-
-
-def usual_devices() -> list[str]:
-    """Devices of the processes: all GPUs, or four times the CPU."""
-    import torch
-
-    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] or ["cpu"] * 4
 
 
 class EmbeddingPool:

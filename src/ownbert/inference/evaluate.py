@@ -76,10 +76,7 @@ def evaluate(
         labels: labels of the rows if ``data`` contains only texts or images.
         output: file to write the metrics to, as JSON.
         text_column, second_column, label_column: columns of the rows; by default as in training.
-        encoding: encoding of text files; by default UTF-8.
-        device: see ``Compute``.
-        precision: see ``predict``.
-        network: use only the network of a ``fit`` folder.
+        encoding, device, precision, network: see ``predict``.
         unknown, coverage, calibrate: see ``predict``; adds the rejection rate, the accuracy on the
             other rows, and the coverage and size of label sets to the metrics.
         out_of_scope: texts that have none of the labels, a file or rows in memory; with

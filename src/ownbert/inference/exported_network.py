@@ -194,11 +194,6 @@ class ExportedNetwork:
         return out
 
 
-def outputs_of(head: str) -> tuple[str, ...]:
-    """The exported outputs of a task's head; empty for other heads."""
-    return (HIDDEN,) if head == "embedding" else HEADS[head].exported
-
-
 def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Yield groups of indices of sequences with similar lengths (B), shortest first, with little
     padding."""

@@ -127,7 +127,9 @@ class Filler:
         self._network = network_of(self.engine, description.config, packed, masks=output)
         self.top = min(top, self.tokenizer.vocab_size)
         self.longest = description.config.max_length
-        self.spelling = _spelling(self.tokenizer)
+        # The mask token, and spellings of a mask that are not tokens.
+        others = [w for w in _SPELLINGS if w != self.mask and self.tokenizer.id_of(w) is None]
+        self.spelling = re.compile("|".join(map(re.escape, (self.mask, *others))))
 
     @property
     def mask(self) -> str:
@@ -184,9 +186,11 @@ class Filler:
         for number, piece in enumerate(self.tokenizer.encode_batch(masked), before + 1):
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
+                text = texts[number - before - 1]
+                shown = text if len(text) <= 40 else f"{text[:37]}..."
                 raise InputError(
-                    f"{where(number)} has no mask: {_shortened(texts[number - before - 1])!r}; "
-                    f"write {self.mask} for each token to predict"
+                    f"{where(number)} has no mask: {shown!r}; write {self.mask} for each token to "
+                    "predict"
                 )
             if self.longest is not None and len(row) > self.longest:
                 raise InputError(
@@ -306,14 +310,3 @@ def _with_mlm_head(description: Description) -> Description:
         if kinds == ["mlm"] and not architecture.decoder:
             return describe(folder, values={**description.values, "architectures": [name]})
     return description
-
-
-def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
-    """A pattern for all spellings of a mask: the mask token, and spellings that are not tokens."""
-    mask = tokenizer.special["mask_token"]
-    others = [word for word in _SPELLINGS if word != mask and tokenizer.id_of(word) is None]
-    return re.compile("|".join(map(re.escape, (mask, *others))))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ownbert.checkpoint import Description
 from ownbert.inference.embedder import Embedder
-from ownbert.nn.pooling import POOLINGS
 from ownbert.run.file_names import ENCODER as ENCODER
-from ownbert.run.packed_encoder import PackedEncoder
 from ownbert.time_limit import check_time
 from ownbert.views import PROBE
 from ownbert.views.linear_models import LinearModel, reading_linear, save_linear
@@ -93,22 +90,6 @@ def _pieces(text: str) -> list[str]:
     return pieces[:_MOST_PIECES] or [text]
 
 
-class LayerEncoder(PackedEncoder):
-    """A ``PackedEncoder`` that concatenates the vectors of all layers."""
-
-    @torch.inference_mode()
-    def vectors(
-        self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
-    ) -> np.ndarray:
-        """float32 (B, (L + 1) D), from the embeddings to the last layer."""
-        encoder, batch = self._encoder(precision or self.precision), self._batch(ids)
-        pool = POOLINGS[pooling](self.model.config)
-        _, states = encoder(batch, keep_hidden=True)
-        norm = encoder.norm or torch.nn.Identity()  # applied to the last layer
-        pooled = [pool(norm(hidden).float(), batch.layout) for hidden in states]
-        return torch.cat(pooled, -1).cpu().numpy()
-
-
 class LayerEmbedder(Embedder):
     """An ``Embedder`` that concatenates the vectors of all layers: (N, (L + 1) D)."""
 
@@ -117,8 +98,10 @@ class LayerEmbedder(Embedder):
         self.truncate_dim = None
         self.layers = 1 + sum(ends for _, ends in self.model.encoder.schedule())
 
-    def _packed(self, description: Description) -> LayerEncoder:
-        return LayerEncoder(description, self._device, self.precision, self.tokenizer.input_format)
+    def _packed(self, description: Description) -> Any:
+        encoder = super()._packed(description)
+        encoder.layers = True
+        return encoder
 
     @property
     def size(self) -> int:

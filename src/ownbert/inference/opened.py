@@ -14,12 +14,13 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.checkpoint.model_files import model_checksums, no_network
 from ownbert.checks import list_of, maybe, record, text
+from ownbert.config.head_spec import HEADS
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.inference.engines import Choice, Compute, Progress, choose_engine
-from ownbert.inference.exported_network import network_of, outputs_of
+from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.tables.columns import ColumnNames
@@ -118,9 +119,10 @@ class Networks(Opened):
     ) -> None:
         self.folder, self.described, self.compute = folder, described, compute
         self.members = [member.folder for member in described if member.folder is not None]
-        self.task = task or combine_tasks([task_of(each, columns) for each in described])
-        outputs = outputs_of(self.task.head)
-        self.engines = [choose_engine(each, compute, outputs) for each in described]
+        self.task = task or combine_tasks([task_of(member, columns) for member in described])
+        head = self.task.head
+        outputs = (HIDDEN,) if head == "embedding" else HEADS[head].exported
+        self.engines = [choose_engine(member, compute, outputs) for member in described]
         packed = any(choice.packed for choice in self.engines)
         self.precision = "float32"
         if packed:

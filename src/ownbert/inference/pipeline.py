@@ -183,10 +183,9 @@ class Predictor:
         """Predict labels, values, choices or texts without scores, or lists of labels or tags.
 
         Args:
-            data: see ``__call__``.
+            data, coverage: see ``__call__``.
             threshold: thresholds of labels, as for the whole predictor.
             unknown: see ``__call__``; the prediction for a rejected text is None.
-            coverage: see ``__call__``.
 
         Returns:
             An array with one prediction per row, or a list of lists (with ``coverage``, of label

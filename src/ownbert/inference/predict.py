@@ -217,20 +217,16 @@ class RowPredictions(RowJob):
                 raise InputError("{--id-column} is for tables, and {name} reads images", task.name)
             id_column_of(source, named=self._columns.id)
         rows = task.stream(source)
-        if self._options.keep:
-            rows = self._with_kept(rows, data, source)
+        if self._options.keep:  # read in step with the rows
+            is_file = isinstance(source, str | os.PathLike)
+            if task.reads_arrays or (is_file and kind_of(source) == "txt"):
+                raise needs_table("--keep")
+            if isinstance(data, Iterator):
+                raise InputError("{--keep} needs a file or a table, which can be read twice")
+            names = kept_columns(source, self._options.keep)
+            rows = with_columns(rows, source, names, option="--keep")
         rows = self._dealt.take(rows, lambda row: [row.texts, task.identity(row)])
         return blocks(islice(rows, skip, None), size=characters)
-
-    def _with_kept(self, rows: Iterator[Row], data: Any, source: Any) -> Iterator[Row]:
-        """The rows with the values of the columns to keep, which are read in step with them."""
-        is_file = isinstance(source, str | os.PathLike)
-        if self.opened.task.reads_arrays or (is_file and kind_of(source) == "txt"):
-            raise needs_table("--keep")
-        if isinstance(data, Iterator):
-            raise InputError("{--keep} needs a file or a table, which can be read twice")
-        names = kept_columns(source, self._options.keep)
-        return with_columns(rows, source, names, option="--keep")
 
     def refuse_kind(self, kind: str) -> None:
         """Raise ``InputError`` unless the task can read files of this kind in parts."""
@@ -250,7 +246,8 @@ class RowPredictions(RowJob):
             identity = task.identity(row)
             # A column that is the id or the text is there already.
             kept = {k: v for k, v in row.kept if k not in identity or identity[k] != v}
-            kept = self._named_apart(kept, {*identity, *output})
+            if kept:
+                kept = self._named_apart(kept, {*identity, *output})
             if both := identity.keys() & output.keys():
                 raise InputError(
                     "the id column {both!r} has the same name as a column of the predictions; "
@@ -262,8 +259,6 @@ class RowPredictions(RowJob):
 
     def _named_apart(self, kept: dict[str, Any], others: Collection[str]) -> dict[str, Any]:
         """The kept cells, by names that are not those of columns of the predictions."""
-        if kept.keys().isdisjoint(others):
-            return kept
         found = {}
         for name, value in kept.items():
             new = name

@@ -517,7 +517,7 @@ def _join_parquet(
         with part.checked("it is not a readable parquet file"):
             names += pq.read_schema(part.path).names
     if VECTOR not in names:
-        return _join_predictions(parts, target, progress)
+        return write_parquet(target, lambda: _predictions(parts, progress), target)
     layouts = []
     for part in parts:
         try:
@@ -537,17 +537,14 @@ def _join_parquet(
     return write_blocks(target, ending, blocks, size, id_column, progress)
 
 
-def _join_predictions(parts: Sequence[_Part], target: Path, progress: Progress | None) -> int:
-    def blocks() -> Iterator[list[Any]]:
-        rows = in_turn([part.counted(_table_rows(part)) for part in parts])
-        count = 0
-        while block := list(islice(rows, _ROWS)):
-            yield block
-            count += len(block)
-            if progress is not None:
-                progress(count)
-
-    return write_parquet(target, blocks, target)
+def _predictions(parts: Sequence[_Part], progress: Progress | None) -> Iterator[list[Any]]:
+    rows = in_turn([part.counted(_table_rows(part)) for part in parts])
+    count = 0
+    while block := list(islice(rows, _ROWS)):
+        yield block
+        count += len(block)
+        if progress is not None:
+            progress(count)
 
 
 def _table_rows(part: _Part) -> Iterator[dict[str, Any]]:

@@ -95,7 +95,18 @@ def embed(
     inputs = table_of_texts([inputs]) if single else as_inputs(inputs)
     records = records_of(inputs, columns)
     if output is not None:
-        _refuse_output(output, id_column)
+        if (ending := output.suffix.lower()) not in VECTOR_WRITERS:
+            raise InputError(
+                "cannot tell the file type of {path!r}; its name must end with one of {options}",
+                str(output),
+                ", ".join(VECTOR_WRITERS),
+            )
+        if ending == ".npy" and id_column is not None:
+            raise InputError(
+                "{path} is a matrix, which cannot store ids; write to a .parquet or .jsonl file",
+                output,
+            )
+        _refuse_name(id_column)
         refuse_same([folder, *sources_of(inputs)], output)
     compute = Compute(device, precision, engine)
     rows = RowVectors(folder, columns, compute, max_length, options, say)
@@ -233,23 +244,6 @@ def count_texts(inputs: Inputs, columns: ColumnNames) -> int | None:
     if isinstance(inputs, MemoryTable) or not all(path.is_file() for path in find_files(inputs)):
         return None
     return sum(1 for _ in records_of(inputs, columns))
-
-
-def _refuse_output(path: Path, id_column: str | None) -> None:
-    """Raise ``InputError`` for a file that cannot be written, or not with ids."""
-    ending = path.suffix.lower()
-    if ending not in VECTOR_WRITERS:
-        known = ", ".join(VECTOR_WRITERS)
-        raise InputError(
-            "cannot tell the file type of {path!r}; its name must end with one of {options}",
-            str(path),
-            known,
-        )
-    if ending == ".npy" and id_column is not None:
-        raise InputError(
-            "{path} is a matrix, which cannot store ids; write to a .parquet or .jsonl file", path
-        )
-    _refuse_name(id_column)
 
 
 def _refuse_name(id_column: str | None) -> None:

@@ -45,6 +45,7 @@ class PackedEncoder:
         # Token types matter even for a single text if its last token has its own type.
         segments = self.model.config.positions.segments
         self.format = format if segments else None
+        self.layers = False
         self._encoders: dict[str, Encoder] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,10 +59,16 @@ class PackedEncoder:
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
-        """Vectors of sequences of ids: float32 (B, D)."""
-        hidden, batch = self._hidden(ids, precision)
-        vectors = POOLINGS[pooling](self.model.config)(hidden, batch.layout)  # (B, D)
-        return vectors.cpu().numpy()
+        """Vectors of sequences of ids: float32 (B, D), or (B, (L + 1) D) with all ``layers``."""
+        pool = POOLINGS[pooling](self.model.config)
+        if not self.layers:
+            hidden, batch = self._hidden(ids, precision)
+            return pool(hidden, batch.layout).cpu().numpy()
+        encoder, batch = self._encoder(precision or self.precision), self._batch(ids)
+        _, states = encoder(batch, keep_hidden=True)
+        norm = encoder.norm or torch.nn.Identity()  # applied to the last layer
+        pooled = [pool(norm(state).float(), batch.layout) for state in states]
+        return torch.cat(pooled, -1).cpu().numpy()
 
     @torch.inference_mode()
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
