@@ -53,7 +53,7 @@ NOT_TRANSLATED = (
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "exchange", "gate", "scheduler", "served_model", "service")),
     *(f"serve/{n}.py" for n in ("embedding_apis", "huggingface_api", "native_api")),
-    *("text/build.py", "text/sentences.py", "text/tokenizer.py"),
+    *("text/build.py", "text/text_parts.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {

@@ -18,12 +18,12 @@ from ownbert.corpus.learn_vocabulary import (
     format_report,
     learn_tokenizer,
     learn_vocabulary,
+    train_bpe,
 )
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import read_vocabulary
-from ownbert.text.trainer import train_bpe
 from ownbert.text.vocabulary_report import TokenCount, propose_sentence_ends
 
 ENGLISH = ["The cat sat on the mat, didn't it?", "The dogs were sitting; cats sat!", "A cat naps."]

@@ -10,7 +10,7 @@ import pytest
 
 from ownbert.corpus.store import Store, prepare
 from ownbert.exceptions import InputError
-from ownbert.text.sentences import split_sentences
+from ownbert.text.text_parts import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -242,7 +242,7 @@ def test_missing_and_unreadable_are_told_at_the_call(tmp_path: Path):
 def test_modules_of_the_command_line_import_nothing_heavy():
     modules = (
         "ownbert.files.text_files, ownbert.corpus.documents, ownbert.corpus.learn_vocabulary, "
-        "ownbert.text.sentences"
+        "ownbert.text.text_parts"
     )
     code = (
         f"import sys, {modules}; "

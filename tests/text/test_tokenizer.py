@@ -22,8 +22,7 @@ from ownbert.text.bert_rules import (
     wordpiece_backend,
 )
 from ownbert.text.build import bpe_backend
-from ownbert.text.sentences import split_sentences
-from ownbert.text.text_parts import BATCH, PART, parts_of, places_to_cut
+from ownbert.text.text_parts import BATCH, PART, parts_of, places_to_cut, split_sentences
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.text.tokenizer_folder import read_vocabulary
 from ownbert.time_limit import Abandoned, wanted_until

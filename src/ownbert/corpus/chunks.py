@@ -17,7 +17,7 @@ import numpy as np
 
 from ownbert.batches.word_features import Features, number_tags, tag_ids
 from ownbert.corpus.documents import Document
-from ownbert.text.sentences import CLOSING, ENDS, split_sentences
+from ownbert.text.text_parts import CLOSING, ENDS, split_sentences
 
 _SMALLEST = 1 << 12  # initial size of the hash table
 _MAX_LOAD = 0.75  # share of the table above which it grows
@@ -248,7 +248,7 @@ def _split_long(text: str, options: ChunkingOptions) -> Iterator[tuple[str, bool
         # Drop spaces after a part: a part of spaces only could not end the sentence.
         match = _NO_SPACE.search(text, stop)
         start = match.start() if match else len(text)
-        line_ends = options.by_rule and any(one in text[stop:start] for one in "\r\n")
+        line_ends = options.by_rule and any(character in text[stop:start] for character in "\r\n")
         yield text[at:stop], ends or line_ends or not match
         at = start
     if at < len(text):

@@ -138,9 +138,9 @@ def read_documents(
     files = find_files(paths)
     for path in files:
         refuse_unreadable(path)
-    given = ColumnNames(text=text_column, features=feature_columns)
+    columns = ColumnNames(text=text_column, features=feature_columns)
     names = ", ".join(str(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
-    documents = _documents(files, layout, given, _shares(files, characters))
+    documents = _documents(files, layout, columns, _shares(files, characters))
     return not_empty(documents, Message("the corpus is empty: no text in {names}", names))
 
 
@@ -162,15 +162,15 @@ def _shares(files: list[Path], characters: int | None) -> list[float]:
 
 
 def _documents(
-    files: list[Path], layout: str, given: ColumnNames, shares: list[float]
+    files: list[Path], layout: str, columns: ColumnNames, shares: list[float]
 ) -> Iterator[Document]:
     for path, share in zip(files, shares, strict=True):
-        conll = layout == "conll" or given.features is not None
+        conll = layout == "conll" or columns.features is not None
         conll = conll or (layout == "auto" and ending_of(path) in (".conll", ".conllu"))
         if kind_of(path) != "txt":
-            documents = _table_documents(path, given)
+            documents = _table_documents(path, columns)
         elif conll:
-            documents = _conll_documents(path, given)
+            documents = _conll_documents(path, columns)
         else:
             documents = _plain_documents(path, layout)
         for document in documents:
@@ -180,9 +180,9 @@ def _documents(
             share -= sum(map(len, document.pieces))
 
 
-def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
-    pair = None if given.features is None else False
-    columns_by_role = find_columns(path, [TEXT, CORPUS_SECOND, CORPUS_FEATURES], given, pair=pair)
+def _table_documents(path: Path, columns: ColumnNames) -> Iterator[Document]:
+    pair = None if columns.features is None else False
+    columns_by_role = find_columns(path, [TEXT, CORPUS_SECOND, CORPUS_FEATURES], columns, pair=pair)
     (column,), names = columns_by_role["text"], columns_by_role.get("features", ())
     if not names:
         for _, texts in read_records(path, [column, *columns_by_role.get("second", ())]):
@@ -198,9 +198,11 @@ def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
             yield Document(pieces=list(words), presplit=True, tags=tags)
 
 
-def _conll_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
+def _conll_documents(path: Path, columns: ColumnNames) -> Iterator[Document]:
     """Yield each sentence: its words with their tags, or one piece without tags."""
-    sentences = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
+    sentences = read_conll(
+        path, tags=False, word_column=columns.text, feature_columns=columns.features
+    )
     for sentence in sentences:
         pieces = [*sentence.words] if sentence.features else [" ".join(sentence.words)]
         yield Document(pieces=pieces, presplit=True, tags=sentence.features)

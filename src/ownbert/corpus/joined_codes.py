@@ -20,11 +20,11 @@ def are_joined(tokens: Sequence[str]) -> bool:
     their parts repeat more than the tokens themselves."""
     parts = [[part for part in _JOINS.split(token) if part] for token in tokens]
     joined = sum(
-        len(each) > 0 and each != [token] for each, token in zip(parts, tokens, strict=True)
+        len(codes) > 0 and codes != [token] for codes, token in zip(parts, tokens, strict=True)
     )
     if not joined or joined < _JOINED * len(tokens):
         return False
-    flat = [part for each in parts for part in each]
+    flat = [part for codes in parts for part in codes]
     distinct, distinct_tokens = len(set(flat)), len(set(tokens))
     # Long lists of codes are all different, whatever the number of codes: there the codes must
     # occur twice as often.

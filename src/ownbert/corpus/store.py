@@ -290,10 +290,10 @@ def prepare(
         return replace(Store.open(output), resumed=resumed)
 
 
-def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list[str]]:
+def _learn_features(documents: Iterator[Document], columns: str) -> dict[str, list[str]]:
     """The tags of all documents, for the columns named by the user."""
     first = next(documents)
-    names = feature_names(given, len(first.tags))
+    names = feature_names(columns, len(first.tags))
     if len(names) > limits.FEATURES:
         raise InputError(
             "{count} feature columns are too many; at most {features}", len(names), limits.FEATURES

@@ -17,8 +17,7 @@ from ownbert.checks import known
 from ownbert.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, WORDS, Chunk
 from ownbert.exceptions import InputError
 from ownbert.text.bert_rules import CONTINUATION
-from ownbert.text.sentences import split_sentences
-from ownbert.text.text_parts import grouped
+from ownbert.text.text_parts import grouped, split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
 SEGMENTERS = ("jieba",)

@@ -78,10 +78,10 @@ def labels_of(y: Any) -> Any:
         raise InputError("y is None; a label for every text is needed")
     y = dense(y)
     kind = getattr(getattr(y, "dtype", None), "kind", "")
-    if kind == "O" and any(isinstance(one, list | tuple) for one in y):
+    if kind == "O" and any(isinstance(label, list | tuple) for label in y):
         y = list(y)  # a Series of lists
-    if isinstance(y, list) and all(isinstance(one, list) and len(one) == 1 for one in y):
-        y = [one for (one,) in y]
+    if isinstance(y, list) and all(isinstance(label, list) and len(label) == 1 for label in y):
+        y = [label for (label,) in y]
     # NumPy would convert NaN among texts to "nan".
     for index, label in enumerate(y if isinstance(y, list | tuple) else ()):
         _require_label(label, f"y[{index}]")
@@ -91,7 +91,9 @@ def labels_of(y: Any) -> Any:
         y = y.to_numpy(dtype=kind)  # pyright: ignore
     if (classes := _of_one_hot(y)) is not None:
         return classes
-    several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
+    several = isinstance(y, list | tuple) and any(
+        isinstance(label, list | tuple | set) for label in y
+    )
     shape = () if isinstance(y, list | tuple) else np.asarray(y).shape
     if several or (len(shape) == 2 and shape[1] > 1):
         raise InputError(
@@ -137,10 +139,10 @@ def rows_of(
     return [Row(i, text, target, weight=weight) for i, (text, target, weight) in enumerate(rows)]
 
 
-def _weights(given: Any, count: int) -> np.ndarray:
+def _weights(values: Any, count: int) -> np.ndarray:
     """(N) weights, normalised to 1 on average."""
     try:
-        weights = np.asarray(given, dtype=np.float64)
+        weights = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError("sample_weight must be numbers, one for each text") from None
     if weights.shape != (count,):

@@ -253,8 +253,8 @@ class TextEstimator(BaseEstimator):
             smaller = min(dev_size, len(first) - dev_size)
             stratified = counts.min() >= 2 and smaller >= len(counts)
         if classes is None or stratified:
-            given: Any = {"test_size": share, "random_state": seed, "stratify": classes}
-            train, dev = train_test_split(np.arange(len(first)), **given)
+            options: Any = {"test_size": share, "random_state": seed, "stratify": classes}
+            train, dev = train_test_split(np.arange(len(first)), **options)
         else:
             held_out = _held_out(classes, math.ceil(share * len(first)), seed)
             if not held_out:
@@ -310,8 +310,8 @@ class TextEstimator(BaseEstimator):
         if not rows:
             return np.zeros((0, len(self.task_.labels)))
         if len(rows[0].texts) != self._texts:
-            one = "one text" if self._texts == 1 else "a pair of texts"
-            raise InputError("X[0] must be {value}, as in fit", one)
+            wanted = "one text" if self._texts == 1 else "a pair of texts"
+            raise InputError("X[0] must be {value}, as in fit", wanted)
         return np.asarray(decide_all(self._answers(), rows))
 
     def _answers(self) -> Opened:
@@ -386,14 +386,14 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         classes, first = np.unique(values, return_index=True)
         if len(classes) < 2:
             raise InputError("y has one class only, {names!r}; at least two are needed", names[0])
-        known = [names[i] for i in first]
-        if repeated := next((name for name in known if known.count(name) > 1), None):
+        labels = [names[i] for i in first]
+        if repeated := next((name for name in labels if labels.count(name) > 1), None):
             raise InputError("y has two labels that both become {repeated!r} as text", repeated)
-        weights = self._weights(dict(zip(classes.tolist(), known, strict=True)))
+        weights = self._weights(dict(zip(classes.tolist(), labels, strict=True)))
         self._finetune("classify", rows, classes=values, class_weights=weights)
         self._note_columns(X)
         self.classes_ = classes
-        self._columns = [self.task_.labels.index(name) for name in known]
+        self._columns = [self.task_.labels.index(name) for name in labels]
         return self
 
     def _set_attributes(self, task: Task) -> None:
@@ -410,12 +410,12 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         the same class, as in scikit-learn (1 is 1.0)."""
         if self.class_weights is not None and self.class_weight is not None:
             raise InputError("class_weight and class_weights are both set; use one of them")
-        given = self.class_weights if self.class_weight is None else self.class_weight
-        if not isinstance(given, Mapping):
-            return given or "equal"  # the meaning of None in scikit-learn
+        weights = self.class_weights if self.class_weight is None else self.class_weight
+        if not isinstance(weights, Mapping):
+            return weights or "equal"  # the meaning of None in scikit-learn
         pairs = [
             (names.get(label) or name_of(label, "class_weights"), _plain(weight))
-            for label, weight in given.items()
+            for label, weight in weights.items()
         ]
         return json.dumps(dict(pairs))
 

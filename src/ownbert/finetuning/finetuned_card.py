@@ -107,10 +107,10 @@ def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> str:
     sums = {split.source: _sha256(split) for split in parts}
     rows = []
     for split in parts:
-        known = sums[split.source]
-        name = Path(split.source).name if known else translated("rows given in Python")
+        digest = sums[split.source]
+        name = Path(split.source).name if digest else translated("rows given in Python")
         count = translated(f"{len(split.rows):,} {split.unit}")
-        rows.append((translated(split.name), name, count, known))
+        rows.append((translated(split.name), name, count, digest))
     tables = [table(("", "file", "rows", "sha256"), rows)]
     counts = [label_counts(split.rows, labels) for split in parts]
     if any(any(count.values()) for count in counts):

@@ -142,14 +142,14 @@ class FinetuningRun(TrainingRun):
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
-        known = (*self.task.metrics, *(["loss"] if self.task.has_dev_loss else []))
-        metric = recipe.run.measure or known[0]
-        if metric not in known:
+        metrics = (*self.task.metrics, *(["loss"] if self.task.has_dev_loss else []))
+        metric = recipe.run.measure or metrics[0]
+        if metric not in metrics:
             raise InputError(
                 "run.measure is {metric!r}; {name} has {options}",
                 metric,
                 self.task.name,
-                ", ".join(known),
+                ", ".join(metrics),
             )
         if metric != "loss":
             self.task.monitor(metric)
@@ -329,9 +329,9 @@ class FinetuningRun(TrainingRun):
         self.objective = self.task.objective(model)
         if fresh and self.starts_linear:
             with self.words.all() if self.words else contextlib.nullcontext():
-                given = model, self.task, self.splits.train_rows, data.examples
+                inputs = model, self.task, self.splits.train_rows, data.examples
                 few, precision = self.defaults.few, recipe.run.precision
-                start_at_linear(*given, precision=precision, few=few)
+                start_at_linear(*inputs, precision=precision, few=few)
         rdrop = recipe.task.rdrop
         return Learner(model, [RDrop(self.objective, rdrop) if rdrop else self.objective])
 

@@ -222,8 +222,8 @@ class LabelledSplits:
             return drawn, [rows[i] for i in latest]
         if dev is not None:
             dev_rows = self.split.with_groups(self.task.read(dev), dev)
-            known = {row.group for row in dev_rows} - {None}
-            others = [row for row in rows if row.group not in known]
+            dev_groups = {row.group for row in dev_rows} - {None}
+            others = [row for row in rows if row.group not in dev_groups]
             if len(others) < min(2, len(rows)):
                 raise InputError(
                     "nearly all rows of {train} belong to groups of {dev}; give other dev rows",

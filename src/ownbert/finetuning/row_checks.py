@@ -63,11 +63,11 @@ def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     """
     texts = _index(train, _exact_key)
     findings = [*empty_texts(train), *_conflicts(train, texts)]
-    known = _index(train, row_key) if others else texts
+    similar_texts = _index(train, row_key) if others else texts
     for split in others:
         findings += empty_texts(split)
         findings += _conflicts(split, _index(split, _exact_key))
-        findings += _repeated(split, train, known)
+        findings += _repeated(split, train, similar_texts)
     return findings + _duplicates(train, texts)
 
 

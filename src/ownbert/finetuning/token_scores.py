@@ -297,10 +297,10 @@ def _weights(counts: Matrix) -> np.ndarray:
     return weights.astype(np.float32)
 
 
-def _slope(given: np.ndarray, target: np.ndarray) -> float:
+def _slope(scores: np.ndarray, target: np.ndarray) -> float:
     """The factor that brings ``given`` nearest to ``target``, up to an offset per column."""
-    given, target = (x - x.mean(0) for x in (given, target))
-    return float((given * target).sum() / max(_TINY, float(np.square(given).sum())))
+    scores, target = (x - x.mean(0) for x in (scores, target))
+    return float((scores * target).sum() / max(_TINY, float(np.square(scores).sum())))
 
 
 def _conjugate_gradients(features: Matrix, targets: np.ndarray) -> np.ndarray:
@@ -390,7 +390,7 @@ def _copy(model: Model, wide: Model, deviations: Mapping[str, float], energy: fl
     layer to layer.
     """
     parameters = dict(model.named_parameters())
-    hidden, width = (each.config.hidden_size for each in (model, wide))
+    hidden, width = (network.config.hidden_size for network in (model, wide))
     norms = {n: m for n, m in wide.named_modules() if isinstance(m, nn.LayerNorm)}
     for name, own in wide.named_parameters():
         own.zero_()

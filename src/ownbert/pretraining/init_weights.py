@@ -58,8 +58,8 @@ def new_config(
         pad_token_id=tokenizer.pad_id,
         is_decoder=recipe.objectives == {"clm"},
     )
-    for one in objectives_of(recipe.objectives):
-        config = one.structure(config, recipe.model.dropout)
+    for objective in objectives_of(recipe.objectives):
+        config = objective.structure(config, recipe.model.dropout)
     return config
 
 
@@ -73,16 +73,18 @@ def new_learner(
     objective that has its own, else an encoder with the heads that any phase needs."""
     torch.manual_seed(recipe.seed)
     chosen = objectives_of(recipe.objectives)
-    for one in chosen:
-        if (networks := one.make_network(config, recipe.model)) is not None:
+    for objective in chosen:
+        if (networks := objective.make_network(config, recipe.model)) is not None:
             return Learner(networks[0], objectives, generator=networks[1])
-    heads = {one.head: HeadSpec(one.head) for one in chosen if one.head in HEADS}
+    heads = {
+        objective.head: HeadSpec(objective.head) for objective in chosen if objective.head in HEADS
+    }
     if features:
         tables = tuple(len(tags) + 1 for tags in features.values())
         heads["mlm"] = replace(
             heads["mlm"], features=tables, feature_size=recipe.model.feature_size
         )
-    pooler = any(one.pools for one in chosen) or None
+    pooler = any(objective.pools for objective in chosen) or None
     return Learner(Model(config, list(heads.values()), pooler=pooler), objectives)
 
 
@@ -120,8 +122,8 @@ def initialise(
             report = "no time to count word co-occurrences: embeddings are initialised randomly"
         else:
             vectors = torch.from_numpy(embeddings)
-            known = vectors.abs().sum(1) > 0
-            word[known] = vectors[known]
+            counted = vectors.abs().sum(1) > 0
+            word[counted] = vectors[counted]
         return_memory()
     if recipe.model.init_positions == "neighbours" and not recipe.model.init_from:
         for model in (learner.model, learner.generator):
@@ -137,8 +139,8 @@ def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch
     """Log-probability (V) of each token by its count in the corpus, with add-one smoothing. Missing
     ``counts`` are zero; special tokens (``ordinary`` (V) false) are never predicted and get a count
     of one."""
-    known = np.pad(counts, (0, len(ordinary) - len(counts)))
-    smoothed = np.where(ordinary, known, 0) + 1.0
+    padded = np.pad(counts, (0, len(ordinary) - len(counts)))
+    smoothed = np.where(ordinary, padded, 0) + 1.0
     return torch.from_numpy(np.log(smoothed / smoothed.sum()).astype(np.float32))
 
 

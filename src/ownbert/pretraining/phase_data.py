@@ -113,7 +113,7 @@ def make_phase_data(
     seed: int,
 ) -> PhaseData:
     chosen = objectives_of(task.objectives)
-    maskers = (one.masker(tokenizer, ordinary, task) for one in chosen)
+    maskers = (objective.masker(tokenizer, ordinary, task) for objective in chosen)
     data, held_out = pretraining_data(
         store,
         tokenizer,
@@ -123,7 +123,7 @@ def make_phase_data(
         held_out=settings.held_out,
         seed=seed,
     )
-    predicting = next(one for one in chosen if one.predicts)
+    predicting = next(objective for objective in chosen if objective.predicts)
     unigram = predicting.unigram(unigram, data, ordinary)
     return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))
 
@@ -156,10 +156,10 @@ def plant(
     # A private memory map: pages are changed in memory only.
     path = store.folder / "tokens.bin"
     tokens = np.memmap(path, dtype=store.tokens.dtype, mode="c")
-    known = np.flatnonzero(ordinary)
+    ordinary_ids = np.flatnonzero(ordinary)
     canaries = []
     for number in times:
-        ids = rng.choice(known, LENGTH)
+        ids = rng.choice(ordinary_ids, LENGTH)
         for _ in range(number):
             place = next(places)
             tokens[place : place + LENGTH] = ids

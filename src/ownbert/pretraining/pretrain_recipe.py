@@ -145,7 +145,7 @@ class PretrainTask(CheckedSettings, name="task"):
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
         "Training objectives: "
-        + ", ".join(f"{name} ({one.explained})" for name, one in PRETRAINING.items())
+        + ", ".join(f"{name} ({objective.explained})" for name, objective in PRETRAINING.items())
         + "; BERT: mlm,nsp.",
         DATA,
         check=each(one_of(*PRETRAINING)),
@@ -186,32 +186,32 @@ class PretrainTask(CheckedSettings, name="task"):
             raise InputError(
                 "task.objectives names one twice: {objectives}", ", ".join(self.objectives)
             )
-        for one in chosen:
-            if one.alone and len(names) > 1:
+        for objective in chosen:
+            if objective.alone and len(names) > 1:
                 raise InputError(
                     "task.objectives has {name}, which trains another architecture ({network}) "
                     "and cannot be combined with others",
-                    one.name,
-                    one.network,
+                    objective.name,
+                    objective.network,
                 )
-        if not any(one.predicts for one in chosen):
-            *first, last = (name for name, one in PRETRAINING.items() if one.predicts)
+        if not any(objective.predicts for objective in chosen):
+            *first, last = (name for name, objective in PRETRAINING.items() if objective.predicts)
             raise InputError(
                 "task.objectives must have {first} or {last}; the others are optional additions",
                 ", ".join(first),
                 last,
             )
-        for one in chosen:
-            one.require(names)
-            if not one.samples and self.softmax == "sampled":
-                raise InputError("task.softmax sampled does not support {name}", one.name)
+        for objective in chosen:
+            objective.require(names)
+            if not objective.samples and self.softmax == "sampled":
+                raise InputError("task.softmax sampled does not support {name}", objective.name)
 
     @property
     def rate(self) -> float:
         """The share of predicted tokens."""
         if self.mask_rate is not None:
             return self.mask_rate
-        return min(one.rate for one in objectives_of(self.objectives))
+        return min(objective.rate for objective in objectives_of(self.objectives))
 
     @property
     def pairs(self) -> str | None:
@@ -262,7 +262,7 @@ class PretrainRecipe(CheckedSettings):
                 raise InputError(
                     "the shares of the phases add up to {total:g}; they must add up to 1", total
                 )
-        used = set[str]().union(*(one.uses for one in objectives_of(self.objectives)))
+        used = set[str]().union(*(objective.uses for objective in objectives_of(self.objectives)))
         for name in ("masking", "mask_rate", "ngram", "span_length"):
             if name not in used and getattr(self.task, name) != getattr(PretrainTask, name):
                 # Not refused, because runs with such recipes can be resumed.
@@ -270,20 +270,20 @@ class PretrainRecipe(CheckedSettings):
                 warn_of_input(
                     "task.{name} does not apply to {names} and has no effect", name, names
                 )
-        for one in objectives_of(self.objectives):
-            if one.network is None:
+        for objective in objectives_of(self.objectives):
+            if objective.network is None:
                 continue
             if self.model.init_from:
                 raise InputError(
                     "model.init_from starts from a BERT, but {name} trains another architecture "
                     "({network})",
-                    one.name,
-                    one.network,
+                    objective.name,
+                    objective.network,
                 )
-            if not all(one.name in task.objectives for task, _ in self.parts):
+            if not all(objective.name in task.objectives for task, _ in self.parts):
                 raise InputError(
                     "a phase with {name} needs it in all phases: it trains another architecture",
-                    one.name,
+                    objective.name,
                 )
 
     @property

@@ -140,15 +140,15 @@ class Pretraining(TrainingRun):
             lengths, source = np.diff(self.store.document_ends, prepend=0), recipe.model.init_from
             median = float(np.median(lengths)) if len(lengths) else 0.0
             recipe = recipe.with_lengths(median, position_limit(source) if source else None)
-        known = {name for name, objective in PRETRAINING.items() if objective.reads_features}
-        others = sorted(recipe.objectives - known)
+        readers = {name for name, objective in PRETRAINING.items() if objective.reads_features}
+        others = sorted(recipe.objectives - readers)
         if self.store.tags and others:
             raise InputError(
                 "task.objectives has {others}, which does not read the word features of {folder}; "
                 "use {options} (with mlm), or prepare the store without {--feature-columns}",
                 others[0],
                 self.store.folder,
-                ", ".join(sorted(known)),
+                ", ".join(sorted(readers)),
             )
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
@@ -183,8 +183,8 @@ class Pretraining(TrainingRun):
 
     def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:
         """The recipe with all settings that depend on the machine and the model size."""
-        known = (rate for size, rate in _RATES.items() if size >= self.config.hidden_size)
-        rate = recipe.optim.learning_rate or next(known, _LARGE_RATE)
+        rates = (rate for size, rate in _RATES.items() if size >= self.config.hidden_size)
+        rate = recipe.optim.learning_rate or next(rates, _LARGE_RATE)
         run = replace(
             recipe.run,
             device=self.device.type,
@@ -204,12 +204,12 @@ class Pretraining(TrainingRun):
         if recipe.task.softmax != "auto":
             return recipe.task.softmax
         gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
-        samples = all(one.samples for one in objectives_of(recipe.objectives))
+        samples = all(objective.samples for objective in objectives_of(recipe.objectives))
         return "sampled" if gains and samples else "full"
 
     def _identity(self) -> dict[str, str]:
         store, tokenizer = self.store, self.vocabularies[0]
-        texts = {1 if one.pairs is None else 2 for one in objectives_of(self.recipe.objectives)}
+        texts = {1 if o.pairs is None else 2 for o in objectives_of(self.recipe.objectives)}
         around = {count: tokenizer.input_format.special(count) for count in sorted(texts)}
         # Earlier versions had the special tokens of BERT around the texts of all tokenizers.
         new = {} if all(n == count + 1 for count, n in around.items()) else {_AROUND: str(around)}
@@ -430,12 +430,12 @@ def write_card(
     source = recipe.model.init_from
     objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
     # A head with word features needs more than text, and Transformers does not support it.
-    classes = [one.auto_class for one in objectives_of(objectives) if one.auto_class is not None]
+    classes = [o.auto_class for o in objectives_of(objectives) if o.auto_class is not None]
     fills = classes[-1:] == ["AutoModelForMaskedLM"] and "word features" not in data
     front = {"library_name": "transformers"}
     if fills:
         front["pipeline_tag"] = "fill-mask"
-    tasks = ", ".join(translated(PRETRAINING[one].title) for one in objectives)
+    tasks = ", ".join(translated(PRETRAINING[name].title) for name in objectives)
     values = {
         "config": config,
         "source": source and (hub_base(source) or Path(source).resolve().name),

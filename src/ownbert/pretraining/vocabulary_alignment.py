@@ -94,9 +94,9 @@ def match_vocabulary(
     size = tokenizer.vocab_size
     kinds = ["new"] * size
     ids: list[Ids] = [()] * size
-    special, theirs = _by_role(tokenizer), _by_role(old)
-    for role in special.keys() & theirs.keys():
-        kinds[special[role]], ids[special[role]] = "special", (theirs[role],)
+    special, old_special = _by_role(tokenizer), _by_role(old)
+    for role in special.keys() & old_special.keys():
+        kinds[special[role]], ids[special[role]] = "special", (old_special[role],)
     ordinary = [index for index in range(size) if index not in special.values()]
     # Tokens whose names carry no meaning.
     anonymous = _numbers(tokenizer, ordinary)
@@ -207,8 +207,8 @@ def _split_continuation(text: str, old: Tokenizer) -> Ids:
     pieces, start, prefix = [], 0, _prefix(old)
     while start < len(text):
         ends = range(len(text), start, -1)
-        known = ((end, old.id_of(prefix + text[start:end])) for end in ends)
-        start, piece = next(((end, i) for end, i in known if i is not None), (len(text), None))
+        candidates = ((end, old.id_of(prefix + text[start:end])) for end in ends)
+        start, piece = next(((end, i) for end, i in candidates if i is not None), (len(text), None))
         if piece is None:
             return ()
         pieces.append(piece)
@@ -321,20 +321,22 @@ def copy_checkpoint(
     ranking = None if counts_file is None else read_counts(counts_file)
     description = _describe_bert(path)
     old, new, unused = _load_old_model(description, path, model, store.tags)
-    theirs, ours = dict(old.named_parameters()), dict(model.named_parameters())
-    copied = [n for n in ours if n in theirs and n not in (_WORDS, _BIAS) and n not in new]
+    old_parameters, parameters = dict(old.named_parameters()), dict(model.named_parameters())
+    copied = [
+        n for n in parameters if n in old_parameters and n not in (_WORDS, _BIAS) and n not in new
+    ]
     for name in copied:
         if _TABLES not in name:
-            ours[name].copy_(theirs[name])
+            parameters[name].copy_(old_parameters[name])
     if any(_TABLES in name for name in copied):
-        head, known = (m.get_submodule("heads.mlm.features") for m in (model, old))
+        head, old_head = (m.get_submodule("heads.mlm.features") for m in (model, old))
         assert isinstance(head, WordFeatures)
-        assert isinstance(known, WordFeatures)
-        head.start_from(known, description.values[FEATURES], store.tags)
+        assert isinstance(old_head, WordFeatures)
+        head.start_from(old_head, description.values[FEATURES], store.tags)
     old_tokenizer = load_tokenizer(description)
     match = match_vocabulary(tokenizer, old_tokenizer, store.counts, ranking)
-    ours[_WORDS].copy_(_word_vectors(theirs[_WORDS], match, seed))
-    initialised = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
+    parameters[_WORDS].copy_(_word_vectors(old_parameters[_WORDS], match, seed))
+    initialised = [n for n in parameters if n not in copied and n not in (_WORDS, _BIAS)]
     kinds, total = np.array(match.kinds), max(1, int(store.counts.sum()))
     hint = ""
     if match.unnamed:
@@ -404,8 +406,8 @@ def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:
     flat = torch.tensor([i for old_ids in match.ids for i in old_ids], dtype=torch.int64)
     starts = torch.tensor([0, *accumulate(map(len, match.ids))][:-1], dtype=torch.int64)
     vectors = embedding_bag(flat, old.float(), starts, mode="mean")
-    known = torch.tensor([kind not in ("special", "new") for kind in match.kinds])
-    sample = vectors[known] if int(known.sum()) > 1 else old
+    matched = torch.tensor([kind not in ("special", "new") for kind in match.kinds])
+    sample = vectors[matched] if int(matched.sum()) > 1 else old
     new = torch.tensor([kind == "new" for kind in match.kinds])
     noise = torch.randn(int(new.sum()), old.shape[1], generator=torch.Generator().manual_seed(seed))
     vectors[new] = sample.mean(0) + sample.std(0) * noise

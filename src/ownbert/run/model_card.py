@@ -101,8 +101,8 @@ def changed_settings(
             if _OMITTED & {name, field.name} or value == getattr(theirs, field.name):
                 continue
             inner = vars(value).items() if is_dataclass(value) else ()
-            for key, each in [(f"{name}.{key}", each) for key, each in inner] or [(name, value)]:
-                yield key, ",".join(map(str, each)) if isinstance(each, tuple) else str(each)
+            for key, part in [(f"{name}.{key}", part) for key, part in inner] or [(name, value)]:
+                yield key, ",".join(map(str, part)) if isinstance(part, tuple) else str(part)
 
 
 def sha256(path: str | Path | None) -> str:

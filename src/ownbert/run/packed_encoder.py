@@ -154,7 +154,7 @@ def check_vectors(folder: Path, texts: Sequence[np.ndarray]) -> PrecisionCheck |
         [encoder.vectors([ids[i] for i in chosen], "mean", p) for p in ("float32", "bfloat16")]
         for chosen in batches_by_tokens(np.argsort(lengths, kind="stable"), lengths)
     ]
-    fine, rough = (np.concatenate(each) for each in zip(*vectors, strict=True))
+    fine, rough = (np.concatenate(batches) for batches in zip(*vectors, strict=True))
     return of_cosines(fine, rough, "The command `ownbert embed`")
 
 

@@ -127,8 +127,8 @@ class RunFolder:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
         reusable = False
         if vocabularies and has_tokenizer(self.path):
-            known = {vocabulary.fingerprint() for vocabulary in vocabularies}
-            reusable = Tokenizer.load(self.path).fingerprint() in known
+            fingerprints = {vocabulary.fingerprint() for vocabulary in vocabularies}
+            reusable = Tokenizer.load(self.path).fingerprint() in fingerprints
         refuse_foreign(self.path, [*self.written(), *([] if reusable else TOKENIZER_FILES)])
         if vocabularies and not self.overwrite and not reusable and has_tokenizer(self.path):
             raise InputError(

@@ -190,9 +190,9 @@ def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tupl
     merges = []
     for piece, score in scores.items():
         splits = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
-        known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
-        known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-        merges += [(score, pair) for pair in known]
+        pairs = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
+        pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        merges += [(score, pair) for pair in pairs]
     # ``reverse`` preserves the order of equal entries.
     merges.sort(key=lambda entry: (entry[0], len(entry[1][0]), len(entry[1][1])), reverse=True)
     return [pair for _, pair in merges]
@@ -382,16 +382,16 @@ def register(
 
     special, tokens = list(special), list(added)
     names = {str(token.content if isinstance(token, AddedToken) else token) for token in special}
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    known |= {token.content for token in tokens}
+    registered = {token.content for token in backend.get_added_tokens_decoder().values()}
+    registered |= {token.content for token in tokens}
     for token in tokens:
         token.special = token.special or token.content in names
     for token in special:
         if isinstance(token, AddedToken):
             token.special = True
             tokens.append(token)
-        elif token not in known:
-            known.add(token)
+        elif token not in registered:
+            registered.add(token)
             tokens.append(AddedToken(token, special=True))
     backend.add_tokens(tokens)
 

@@ -392,11 +392,11 @@ def _encoded(
     try:
         return encode(texts, add_special_tokens=False)
     except TypeError:
-        given = texts if whole is None else whole
-        for number, text in enumerate(given):
+        whole_texts = texts if whole is None else whole
+        for number, text in enumerate(whole_texts):
             # Half a surrogate pair has no UTF-8 encoding.
             if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
-                which = "the text" if len(given) == 1 else f"texts[{number}]"
+                which = "the text" if len(whole_texts) == 1 else f"texts[{number}]"
                 raise InputError(
                     f"{which} contains half a surrogate pair, not a character"
                 ) from None

@@ -268,9 +268,9 @@ def _token(value: Any, **more: bool) -> "tokenizers.AddedToken":
 
 def style_of(backend: "tokenizers.Tokenizer", named: object) -> Style:
     """The style of the class that the files name; without one, and for BERT's rules, a guess."""
-    known = CLASSES.get(str(named).removesuffix("Fast"))
+    entry = CLASSES.get(str(named).removesuffix("Fast"))
     words = kind_of(backend) in ("blank", "wordpiece")
-    return _guess_style(backend) if words or known is None else known[0]
+    return _guess_style(backend) if words or entry is None else entry[0]
 
 
 def _guess_style(backend: "tokenizers.Tokenizer") -> Style:

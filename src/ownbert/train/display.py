@@ -131,20 +131,20 @@ def describe(row: Mapping[str, Any]) -> str:
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
     """The training loss and held-out metrics, most important first; before the first evaluation,
     training metrics."""
-    known = held_out or row
+    shown = held_out or row
     parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
     first = len(parts)
-    for name in _names(known):
+    for name in _names(shown):
         objective = PRETRAINING.get(name)
         if objective is not None:
-            parts.append(f"{objective.short} {known[f'{name}_loss']:.3f}")
-        if objective is not None and objective.predicts and "unigram_loss" in known:
-            parts.append(f"unigram {known['unigram_loss']:.2f}")
-        if f"{name}_accuracy" in known:
-            parts.append(f"{known[f'{name}_accuracy']:.1%} correct")
-    parts += _metrics(known)
-    if "uniform_loss" in known:
-        parts.append(f"uniform {known['uniform_loss']:.2f}")
+            parts.append(f"{objective.short} {shown[f'{name}_loss']:.3f}")
+        if objective is not None and objective.predicts and "unigram_loss" in shown:
+            parts.append(f"unigram {shown['unigram_loss']:.2f}")
+        if f"{name}_accuracy" in shown:
+            parts.append(f"{shown[f'{name}_accuracy']:.1%} correct")
+    parts += _metrics(shown)
+    if "uniform_loss" in shown:
+        parts.append(f"uniform {shown['uniform_loss']:.2f}")
     if held_out and len(parts) > first:
         parts[first] = f"held out: {parts[first]}"
     return list(map(translated, parts))

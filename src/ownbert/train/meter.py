@@ -214,7 +214,7 @@ def _pairs(length: int, window: int | None) -> int:
 
 def _weights(module: nn.Module) -> int:
     """Number of elements of the matrices of a module."""
-    return sum(one.weight.numel() for one in module.modules() if isinstance(one, nn.Linear))
+    return sum(layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear))
 
 
 def _head_weights(head: nn.Module, words: float | None) -> float:

@@ -156,12 +156,12 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
         n.lower(): k for n, k in vars(torch.optim).items() if inspect.isclass(k)
     }
     if name not in OPTIMIZERS or name not in kinds:
-        known = [n for n in OPTIMIZERS if n == "lamb" or n in kinds]
+        options = [n for n in OPTIMIZERS if n == "lamb" or n in kinds]
         raise InputError(
             "optim.name is {name!r}; with PyTorch {version} it must be one of {options}",
             name,
             torch.__version__,
-            ", ".join(known),
+            ", ".join(options),
         )
     return kinds[name]
 
@@ -176,7 +176,7 @@ def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer
 
 
 def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]:
-    known = inspect.signature(kind).parameters
+    parameters = inspect.signature(kind).parameters
     values: dict[str, Any] = {
         "lr": optim.learning_rate or 0.0,
         "betas": (optim.betas[0], optim.betas[1]),
@@ -188,7 +188,7 @@ def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]
         del values["fused"]  # not supported everywhere
     if optim.name == "adafactor":
         del values["eps"]  # Adafactor has two with another meaning
-    return {name: value for name, value in values.items() if name in known}
+    return {name: value for name, value in values.items() if name in parameters}
 
 
 class JointOptimizer(torch.optim.Optimizer):

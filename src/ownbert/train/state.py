@@ -55,9 +55,9 @@ def find_state(folder: Path, step: int | None = None) -> Path | None:
         return newest_state(folder)
     states = {step_of(path): path for path in list_states(folder)}
     if step not in states:
-        known = ", ".join(map(str, states)) or "none"
+        options = ", ".join(map(str, states)) or "none"
         raise InputError(
-            "{folder} has no saved state of step {step}; there are {options}", folder, step, known
+            "{folder} has no saved state of step {step}; there are {options}", folder, step, options
         )
     return states[step]
 

@@ -13,7 +13,9 @@ from ownbert.train.metric_names import UP_TO_ONE, shown_name
 Row = Mapping[str, Any]
 
 # Losses of words share a panel. Those of binary objectives, which are much smaller, have another.
-_TOKENS = {name for name, one in PRETRAINING.items() if one.predicts or one.decodes}
+_TOKENS = {
+    name for name, objective in PRETRAINING.items() if objective.predicts or objective.decodes
+}
 # Maximum fine-tuning metrics in one panel.
 _MAX_METRICS = 3
 _BASELINES = ("unigram", "uniform")
@@ -121,7 +123,11 @@ def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> No
     if any(key.removesuffix("_loss") in _TOKENS for key in keys):
         _draw_baselines(axis, rows)
     losses = (PRETRAINING.get(key.removesuffix("_loss")) for key in keys)
-    for chance in {one.chance for one in losses if one is not None and one.chance is not None}:
+    for chance in {
+        objective.chance
+        for objective in losses
+        if objective is not None and objective.chance is not None
+    }:
         _dashed(axis, chance, f"chance {chance:.2f}")
     axis.set_title(title, **_TITLE)
     _finish(axis)

@@ -12,8 +12,7 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.inspect.explain.targets import Target
-from ownbert.text.sentences import split_sentences
-from ownbert.text.text_parts import span_in
+from ownbert.text.text_parts import span_in, split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
 _BYTES = np.dtype(np.int64).itemsize
