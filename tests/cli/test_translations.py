@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from ownbert.fitting.finished_folder import write_fit_card
-from ownbert.fitting.report.advice import give_advice
+from ownbert.fitting.report.conclusions import give_advice
 from ownbert.fitting.report.contents import LeaderboardRow, Report
 from ownbert.fitting.report.report import as_json, as_page, as_text
 from ownbert.inspect.explain.faithfulness import Faithfulness, faithfulness_table

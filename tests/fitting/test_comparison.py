@@ -119,11 +119,8 @@ def test_probabilities_are_true_whatever_the_metric(metric: str):
     assert found.log_loss == plain.metrics.log_loss
 
 
-def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
-    train, rng = tmp_path / "train.csv", np.random.default_rng(0)
-    lines = [f"{'abc'[i % 3]},text {i}" for i in range(900)]
-    train.write_text("\n".join(["label,text", *lines]))
-    rows = labelled(train)
+def test_a_taught_network_counts_by_what_it_is_worth():
+    rng, rows = np.random.default_rng(0), rows_with([*"abc"] * 300)
     truth = rows.targets.values[rows.held_out]
 
     def scores(share_right: float) -> np.ndarray:
@@ -186,10 +183,8 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
     assert best_network(compared) is models[1]
 
 
-def test_a_model_alone_is_taken_where_it_is_better_on_the_same_rows(tmp_path: Path):
-    train, rng = tmp_path / "train.csv", np.random.default_rng(0)
-    train.write_text("\n".join(["label,text", *(f"{'ab'[i % 2]},text {i}" for i in range(900))]))
-    rows = labelled(train)
+def test_a_model_alone_is_taken_where_it_is_better_on_the_same_rows():
+    rng, rows = np.random.default_rng(0), rows_with([*"ab"] * 450)
     truth = rows.targets.values[rows.held_out]
     models = []
     for name, share in (("tfidf", 0.8), ("lsa", 0.7)):
@@ -228,8 +223,7 @@ def test_a_model_of_the_first_fold_has_the_decision_that_all_folds_give_the_blen
     """Rare labels occur too rarely in one fold: on long, unbalanced documents the folder's network
     lost five points of macro-F1 by offsets fitted there."""
     labels = ["a"] * 90 + ["b"] * 24 + ["c"] * 6
-    train = table_of([{"text": f"w{i}", "label": label} for i, label in enumerate(labels)])
-    rows = labelled(train)
+    rows = rows_with(labels)
     truth, noise = rows.targets.values[rows.held_out], np.random.default_rng(0)
     scores = noise.normal(size=(len(truth), 3)) + 1.5 * np.eye(3)[truth] + [2.0, 0.0, -2.0]
     part = scores[: len(rows.folds[0][1])]

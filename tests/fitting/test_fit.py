@@ -80,6 +80,9 @@ def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Pa
 def test_the_report_says_what_was_compared(fitted: Path):
     report = json_of(fitted)
     kinds = {row["kind"] for row in report["leaderboard"]}
+    blend = json_of(fitted, "blend.json")
+    assert all(member["weight"] > 0 for member in blend["members"])
+    assert all((fitted / f).is_dir() for m in blend["members"] for f in m["folders"])
     assert all(row["test_score"] > 0.5 for row in report["leaderboard"])
     assert kinds == {"linear", "network", "distilled", "blend"}
     assert (fitted / "report.html").read_text().startswith("<!doctype html>")
@@ -88,12 +91,6 @@ def test_the_report_says_what_was_compared(fitted: Path):
     assert "TF-IDF of 1 to 2 words" in card
     assert "Only the network, in Transformers:" in card
     assert str(fitted.parent) not in card  # no paths of this machine in what may be published
-
-
-def test_no_blend_weight_is_negative_and_members_exist(fitted: Path):
-    blend = json_of(fitted, "blend.json")
-    assert all(member["weight"] > 0 for member in blend["members"])
-    assert all((fitted / f).is_dir() for m in blend["members"] for f in m["folders"])
 
 
 def test_a_copy_of_the_needed_files_answers_alike_and_has_no_text(
@@ -158,21 +155,6 @@ def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
     assert same[predictor.task.labels.index("same")] > other[predictor.task.labels.index("same")]
 
 
-def test_texts_too_few_to_pretrain_on_have_linear_models_alone(tmp_path: Path):
-    rows = (["x y", "z w"], ["a", "b"])
-    predictor = ownbert.fit(rows, minutes=1, output=tmp_path / "out", quiet=True)
-    assert predictor("x y")[0]["label"] in ("a", "b")
-    report = json_of(tmp_path / "out")
-    assert {row["kind"] for row in report["leaderboard"]} == {"linear", "blend"}
-
-
-def test_texts_without_a_common_word_are_fitted(tmp_path: Path):
-    texts = [f"{chr(97 + i)}zz" for i in range(20)]
-    given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True, "size": "tiny"}
-    predictor = ownbert.fit((texts, ["x", "y", "x", "x"] * 5), **given)
-    assert predictor.predict("other") == "x"
-
-
 def test_several_columns_of_numbers_are_seen(topics: Path, tmp_path: Path):
     rng = random.Random(3)
     data = {"text": texts_of(topics / "train.csv")}
@@ -182,12 +164,20 @@ def test_several_columns_of_numbers_are_seen(topics: Path, tmp_path: Path):
     shutil.rmtree(predictor.folder)
 
 
-def test_two_rows_are_fitted(tmp_path: Path):
-    given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True}
-    predictor = ownbert.fit((["ab", "cd"], ["x", "y"]), **given)
-    assert "Transformers" not in (tmp_path / "out" / "README.md").read_text()  # has no network
-    answer = predictor.predict_proba("ab")
-    assert answer.argmax() == 0
+def test_few_texts_have_linear_models_alone(tmp_path: Path):
+    """Too few to pretrain on; two rows; and rows without a common word."""
+    given = {"minutes": 0.2, "quiet": True}
+    predictor = ownbert.fit((["x y", "z w"], ["a", "b"]), output=tmp_path / "few", **given)
+    assert predictor("x y")[0]["label"] in ("a", "b")
+    kinds = {row["kind"] for row in json_of(tmp_path / "few")["leaderboard"]}
+    assert kinds == {"linear", "blend"}
+    predictor = ownbert.fit((["ab", "cd"], ["x", "y"]), output=tmp_path / "two", **given)
+    assert "Transformers" not in (tmp_path / "two" / "README.md").read_text()  # has no network
+    assert predictor.predict_proba("ab").argmax() == 0
+    texts = [f"{chr(97 + i)}zz" for i in range(20)]
+    options = {"output": tmp_path / "apart", "size": "tiny", **given}
+    predictor = ownbert.fit((texts, ["x", "y", "x", "x"] * 5), **options)
+    assert predictor.predict("other") == "x"
 
 
 def test_unlabelled_questions_are_no_patterns_of_files(topics: Path, tmp_path: Path):

@@ -16,7 +16,7 @@ import ownbert
 from ownbert import InputError, Scorer, merge, score
 from ownbert.checkpoint import load
 from ownbert.inference.score import NORMAL, PARTS
-from ownbert.views.normal_counts import NormalCounts
+from ownbert.views.ngram_counts import NormalCounts
 from support.cli import refusal, run_cli
 from support.shared import made_once
 from support.tiny import made

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import log_softmax
 
-from ownbert.fitting.report.advice import give_advice
-from ownbert.fitting.report.calibration import calibrate
+from ownbert.fitting.report.conclusions import give_advice
 from ownbert.fitting.report.contents import (
     LeaderboardRow,
     Report,
@@ -14,8 +13,7 @@ from ownbert.fitting.report.contents import (
     hardest_rows,
     typical_rows,
 )
-from ownbert.fitting.report.drift import compare_texts
-from ownbert.fitting.report.learning_curve import fit_learning_curve
+from ownbert.fitting.report.statistics import calibrate, compare_texts, fit_learning_curve
 from ownbert.tasks.metrics import find_label_errors, score_labels
 
 HOSTILE = (

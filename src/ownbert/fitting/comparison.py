@@ -51,32 +51,19 @@ _TRIED = 100  # thresholds with two labels
 
 @dataclass
 class ComparedModel:
-    """A model and its logits for the held-out rows.
+    """A model and its logits for the held-out rows."""
 
-    Args:
-        name: identifier, used in file names.
-        title: name shown to the user.
-        kind: network, linear or frozen.
-        folders: model folders, relative to the output folder.
-        seconds: training time.
-        scores: (N, C) logits of all held-out rows, or (n, C) of the first fold's if ``partial``.
-        first: folders of the models trained on the first fold only.
-        share: weight in the blend if ``partial``.
-        unknown: indices of held-out rows in which a linear model knows no feature.
-        role: one of ``ROLES``, or "".
-    """
-
-    name: str
-    title: str
-    kind: str
-    folders: tuple[str, ...]
-    seconds: float
-    scores: np.ndarray
-    first: tuple[str, ...] = ()
+    name: str  # used in file names
+    title: str  # shown to the user
+    kind: str  # network, linear or frozen
+    folders: tuple[str, ...]  # relative to the output folder
+    seconds: float  # training time
+    scores: np.ndarray  # (N, C) logits, or (n, C) of the first fold's rows if ``partial``
+    first: tuple[str, ...] = ()  # folders of the models trained on the first fold only
     partial: bool = False
-    share: float = 0.0
-    unknown: tuple[int, ...] = ()
-    role: str = ""
+    share: float = 0.0  # weight in the blend if ``partial``
+    unknown: tuple[int, ...] = ()  # held-out rows in which a linear model knows no feature
+    role: str = ""  # one of ``ROLES``, or ""
 
     def about(self) -> dict[str, Any]:
         """All fields except the logits and the role, for JSON."""

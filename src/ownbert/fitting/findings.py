@@ -26,8 +26,7 @@ from ownbert.fitting.comparison import (
 from ownbert.fitting.linear_candidates import probe_scores
 from ownbert.fitting.networks import copy_network
 from ownbert.fitting.progress import Attempts
-from ownbert.fitting.report.advice import give_advice
-from ownbert.fitting.report.calibration import calibrate
+from ownbert.fitting.report.conclusions import give_advice
 from ownbert.fitting.report.contents import (
     LeaderboardRow,
     Report,
@@ -36,8 +35,12 @@ from ownbert.fitting.report.contents import (
     largest_errors,
     typical_rows,
 )
-from ownbert.fitting.report.drift import compare_texts
-from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_curve
+from ownbert.fitting.report.statistics import (
+    LearningCurve,
+    calibrate,
+    compare_texts,
+    fit_learning_curve,
+)
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import BlendMember

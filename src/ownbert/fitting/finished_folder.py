@@ -14,8 +14,8 @@ from ownbert.checkpoint import CONFIG, describe
 from ownbert.fitting.comparison import Comparison, best_network, deciding
 from ownbert.fitting.linear_candidates import PROBE_VECTORS
 from ownbert.fitting.networks import calibrate_network, copy_network
+from ownbert.fitting.report.conclusions import headline, other_metrics
 from ownbert.fitting.report.contents import Report
-from ownbert.fitting.report.headline import headline, other_metrics
 from ownbert.fitting.report.sections import plain_value, sections
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.blend import OwnNetwork, blend_of

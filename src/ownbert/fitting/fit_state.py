@@ -74,19 +74,12 @@ def _checks() -> checks.Check:
 
 @dataclass(frozen=True)
 class FitState:
-    """The state of a run.
+    """The state of a run."""
 
-    Args:
-        identity: files and settings that must be the same on resumption.
-        seconds: time spent so far.
-        points: points of the curve over minutes of pretraining.
-        candidates: candidates as returned by ``ComparedModel.about``.
-    """
-
-    identity: Mapping[str, Any]
-    seconds: float
-    points: Points
-    candidates: Sequence[dict[str, Any]]
+    identity: Mapping[str, Any]  # files and settings that must be the same on resumption
+    seconds: float  # spent so far
+    points: Points  # of the curve over minutes of pretraining
+    candidates: Sequence[dict[str, Any]]  # see ``ComparedModel.about``
 
     def write(self, folder: Path) -> None:
         write_json(folder / STATE, {"format": _FORMAT, **asdict(self)})

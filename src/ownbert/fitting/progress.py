@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.fitting.comparison import Comparison
+from ownbert.fitting.report.conclusions import headline, metric_name, other_metrics
 from ownbert.fitting.report.contents import Report
-from ownbert.fitting.report.headline import headline, metric_name, other_metrics
 from ownbert.language import translated
 from ownbert.tasks.rows import shortened
 from ownbert.terminal import as_plain_text, console, notebook_output

@@ -35,7 +35,7 @@ from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.row_network import blocks
 from ownbert.tasks.text_input import UnknownWords
-from ownbert.views.normal_counts import NormalCounts
+from ownbert.views.ngram_counts import NormalCounts
 
 FALSE_ALARMS = 0.01
 # Default number of passes over a text: every 6th token is masked, similar to pretraining.

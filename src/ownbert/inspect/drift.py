@@ -11,7 +11,7 @@ from ownbert.exceptions import InputError, counted, percent
 from ownbert.files.encodings import reads_encoding
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import require_json_name, write_json
-from ownbert.fitting.report.drift import log_odds
+from ownbert.fitting.report.statistics import log_odds
 from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Opened, decide_all

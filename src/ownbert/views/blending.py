@@ -220,17 +220,11 @@ def _calibration(scores: np.ndarray, targets: Targets, logs: np.ndarray) -> tupl
 @dataclass(frozen=True, eq=False)
 class Decided:
     """A model's results for held-out rows, by cross-fitting: what is fitted is fitted on other
-    rows, so that metrics are unbiased estimates.
+    rows, so that metrics are unbiased estimates."""
 
-    Args:
-        scores: (N, C) scores of calibrated probabilities.
-        decision: (N, C) see ``FittedBlend``.
-        unknown: (N) whether no member knows a feature of a row.
-    """
-
-    scores: np.ndarray
-    decision: np.ndarray
-    unknown: np.ndarray
+    scores: np.ndarray  # (N, C) of calibrated probabilities
+    decision: np.ndarray  # (N, C) see ``FittedBlend``
+    unknown: np.ndarray  # (N) whether no member knows a feature of a row
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -66,20 +66,13 @@ class Targets:
 
 @dataclass(frozen=True)
 class LinearModel:
-    """A linear model.
+    """A linear model."""
 
-    Args:
-        weights: (F, C).
-        bias: (C).
-        link: conversion of outputs to scores: softmax; one-vs-rest, sigmoids divided by their sum;
-            or none.
-        prior: (C) scores of rows without any known feature, such as texts without known words, from
-            the label frequencies. None in folders of earlier versions, which use the bias.
-    """
-
-    weights: np.ndarray
-    bias: np.ndarray
-    link: str
+    weights: np.ndarray  # (F, C)
+    bias: np.ndarray  # (C)
+    link: str  # outputs to scores: softmax; one-vs-rest, sigmoids divided by their sum; or none
+    # (C) scores of rows without any known feature, from the label frequencies. None in folders of
+    # earlier versions, which use the bias.
     prior: np.ndarray | None = None
 
     @classmethod

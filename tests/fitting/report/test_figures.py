@@ -6,14 +6,14 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
 from ownbert.exceptions import InputError
-from ownbert.fitting.report.calibration import (
+from ownbert.fitting.report.contents import hardest_rows, largest_errors, typical_rows
+from ownbert.fitting.report.statistics import (
     calibrate,
+    compare_texts,
+    fit_learning_curve,
     fit_temperature,
     reliability_curve,
 )
-from ownbert.fitting.report.contents import hardest_rows, largest_errors, typical_rows
-from ownbert.fitting.report.drift import compare_texts
-from ownbert.fitting.report.learning_curve import fit_learning_curve
 from support.fit_report import calibrated_rows
 
 

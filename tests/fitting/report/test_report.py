@@ -15,8 +15,7 @@ from rich.cells import cell_len
 
 from ownbert.exceptions import InputError, percent
 from ownbert.fitting.finished_folder import write_fit_card
-from ownbert.fitting.report.advice import give_advice
-from ownbert.fitting.report.calibration import calibrate
+from ownbert.fitting.report.conclusions import give_advice, headline
 from ownbert.fitting.report.contents import (
     LeaderboardRow,
     Margin,
@@ -24,10 +23,9 @@ from ownbert.fitting.report.contents import (
     bootstrap_margin,
     largest_errors,
 )
-from ownbert.fitting.report.headline import headline
-from ownbert.fitting.report.learning_curve import fit_learning_curve
 from ownbert.fitting.report.report import as_json, as_page, as_text, write_report
 from ownbert.fitting.report.sections import sections
+from ownbert.fitting.report.statistics import calibrate, fit_learning_curve
 from ownbert.inference.evaluate import metrics_by_chance
 from ownbert.pages import cleaned
 from ownbert.tasks.metrics import LabelScore, Ranking, Scores, score_labels
@@ -286,6 +284,8 @@ def test_test_rows_that_were_learnt_from_are_said_at_once():
     assert "contains 7 of the 20 test rows, so the test score says little" in headline(report)[2]
     few = small(leaderboard=(LINEAR, tested), test_rows=100, learnt_from_test=1)
     assert headline(few)[2].endswith("The training data contains 1 of the 100 test rows.")
+    groups = small(leaderboard=(LINEAR, tested), test_rows=20, known_groups_in_test=7)
+    assert "7 of the 20 test rows belong to groups of the training data, so" in headline(groups)[2]
     clean = small(leaderboard=(LINEAR, tested), test_rows=20)
     assert "not used for selection, it is 1.000" in headline(clean)[2]
 
@@ -319,12 +319,6 @@ def test_a_test_score_far_below_is_the_first_advice():
     worse = replace(best, score=0.2, spread=0.01, test_score=0.9)
     report = small(**given | {"leaderboard": (worse,)}, metric="log_loss", lower=True)
     assert "Expect the" in kinds(report)
-
-
-def test_test_rows_of_known_groups_are_said_at_once():
-    tested = replace(NETWORK, test_score=1.0)
-    report = small(leaderboard=(LINEAR, tested), test_rows=20, known_groups_in_test=7)
-    assert "7 of the 20 test rows belong to groups of the training data, so" in headline(report)[2]
 
 
 def test_advice_follows_the_numbers(report: Report):

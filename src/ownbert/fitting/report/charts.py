@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ownbert.charts import Axes, Chart
-from ownbert.fitting.report.calibration import Calibration, ReliabilityCurve
 from ownbert.fitting.report.contents import Report
-from ownbert.fitting.report.drift import Drift
-from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.fitting.report.statistics import Calibration, Drift, LearningCurve, ReliabilityCurve
 from ownbert.tasks.metrics import Ranking
 
 _FEW = 5  # rows per bin

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ownbert.exceptions import InputError, fields_repr
-from ownbert.fitting.report.calibration import Calibration
-from ownbert.fitting.report.drift import Drift
-from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.fitting.report.statistics import Calibration, Drift, LearningCurve
 from ownbert.inference.evaluate import Chance, like_guessing
 from ownbert.tasks.metrics import LabelError, Scores
 from ownbert.tasks.related_rows import bootstrap
@@ -66,31 +64,19 @@ LINEAR, BLEND = "linear", "blend"  # kinds of leaderboard rows
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A model that was compared.
-
-    Args:
-        kind: linear, self-trained, network, blend or distilled.
-        score: mean on held-out rows; NaN if there are none.
-        spread: standard deviation of the mean, for example from a bootstrap over rows.
-        test_score: score on rows not used for selection.
-        seconds: training time.
-        size: bytes on disk.
-        weight: weight in the blend.
-        rows: number of held-out rows; None if it is that of all of them.
-        first_score: score on the first fold's rows, on which all models have been measured; by
-            default the score.
-    """
+    """A model that was compared."""
 
     name: str
-    kind: str
-    score: float
-    spread: float | None = None
-    test_score: float | None = None
-    seconds: float | None = None
-    size: int | None = None
+    kind: str  # linear, self-trained, network, blend or distilled
+    score: float  # mean on held-out rows; NaN if there are none
+    spread: float | None = None  # standard deviation of the mean, for example from a bootstrap
+    test_score: float | None = None  # on rows not used for selection
+    seconds: float | None = None  # training time
+    size: int | None = None  # bytes on disk
     texts_per_second: float | None = None
-    weight: float | None = None
-    rows: int | None = None
+    weight: float | None = None  # in the blend
+    rows: int | None = None  # number of held-out rows; None if it is that of all of them
+    # On the first fold's rows, on which all models have been measured; by default the score.
     first_score: float | None = None
 
     @property
@@ -126,57 +112,37 @@ class Advice:
 
 @dataclass(frozen=True)
 class Report:
-    """The data of the HTML page and the text; sections without data are left out.
-
-    Args:
-        leaderboard: rows in any order, at least one.
-        lower: whether lower scores are better.
-        best: name of the selected model's row; by default the row with the best score.
-        network: name of the row of the folder's network; "" if there is none.
-        ordinary: whether Transformers can read the network's head.
-        left_out: reasons for what was not fitted or measured, by name.
-        margin: lead of the selected model over the best linear model.
-        held_out: number of held-out rows.
-        scores: metrics of the selected model on held-out rows.
-        chance: the same metrics by chance.
-        labels: (C) label names.
-        train_counts: (C) training rows per label.
-        texts: texts of the held-out rows, indexed by ``row`` of label errors, hardest and typical
-            rows.
-        places: locations of these rows for readers ("line 7"); by default row numbers.
-        learnt_from_test: number of test rows whose texts are also in the training data.
-        known_groups_in_test: number of test rows whose group is also in the training data.
-        data: facts on the data by name, shown as they are; so are the ``settings``.
-    """
+    """The data of the HTML page and the text; sections without data are left out."""
 
     task: str
     metric: str
-    leaderboard: tuple[LeaderboardRow, ...]
-    lower: bool = False
-    best: str = ""
-    network: str = ""
-    ordinary: bool = True
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    margin: Margin | None = None
-    held_out: int | None = None
-    scores: Scores | None = None
-    chance: Mapping[str, Chance] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-    train_counts: tuple[int, ...] = ()
+    leaderboard: tuple[LeaderboardRow, ...]  # in any order, at least one
+    lower: bool = False  # whether lower scores are better
+    best: str = ""  # the selected model's row; by default the row with the best score
+    network: str = ""  # the row of the folder's network, if there is one
+    ordinary: bool = True  # whether Transformers can read the network's head
+    left_out: Mapping[str, str] = field(default_factory=dict)  # why, by name
+    margin: Margin | None = None  # lead of the selected model over the best linear model
+    held_out: int | None = None  # number of held-out rows
+    scores: Scores | None = None  # of the selected model on held-out rows
+    chance: Mapping[str, Chance] = field(default_factory=dict)  # the same metrics by chance
+    labels: tuple[str, ...] = ()  # (C)
+    train_counts: tuple[int, ...] = ()  # (C) training rows
     learning_curve: LearningCurve | None = None
     minutes_curve: LearningCurve | None = None
     calibration: Calibration | None = None
     label_errors: tuple[LabelError, ...] = ()
     hardest: tuple[RatedRow, ...] = ()
     typical: tuple[RatedRow, ...] = ()
+    # Of the held-out rows, and where readers find them ("line 7"); by default row numbers.
     texts: Sequence[str] = ()
     places: Sequence[str] = ()
     drift: Drift | None = None
-    test_rows: int = 0
-    learnt_from_test: int = 0
-    known_groups_in_test: int = 0
-    data: Mapping[str, object] = field(default_factory=dict)
-    settings: Mapping[str, object] = field(default_factory=dict)
+    test_rows: int = 0  # number of test rows
+    learnt_from_test: int = 0  # of which the texts are also in the training data
+    known_groups_in_test: int = 0  # of which the group is also in the training data
+    data: Mapping[str, object] = field(default_factory=dict)  # shown as they are, by name
+    settings: Mapping[str, object] = field(default_factory=dict)  # likewise
     advice: tuple[Advice, ...] = ()
 
     def __repr__(self) -> str:

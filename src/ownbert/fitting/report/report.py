@@ -13,9 +13,15 @@ import numpy as np
 
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder, together, write_text
-from ownbert.fitting.report.advice import HARD_TASK, can_rise, share_contradicted
+from ownbert.fitting.report.conclusions import (
+    HARD_TASK,
+    can_rise,
+    difference,
+    headline,
+    metric_name,
+    share_contradicted,
+)
 from ownbert.fitting.report.contents import Report
-from ownbert.fitting.report.headline import difference, headline, metric_name
 from ownbert.fitting.report.sections import sections
 from ownbert.language import translated
 from ownbert.pages import Page, Section, cleaned

@@ -12,10 +12,9 @@ from ownbert.fitting.report.charts import (
     reliability_chart,
     score_bars,
 )
+from ownbert.fitting.report.conclusions import difference, metric_name, other_metrics
 from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
-from ownbert.fitting.report.drift import QUANTILES
-from ownbert.fitting.report.headline import difference, metric_name, other_metrics
-from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.fitting.report.statistics import QUANTILES, LearningCurve
 from ownbert.language import translated
 from ownbert.pages import TEXT, Section, cleaned
 from ownbert.tasks.metrics import Ranking

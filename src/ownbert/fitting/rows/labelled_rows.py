@@ -42,29 +42,20 @@ _FEW_KNOWN = 0.05  # share of the test rows
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Labelled rows and their folds for model selection.
+    """Labelled rows and their folds for model selection."""
 
-    Args:
-        folds: pairs of (training indices, held-out indices). Models are compared on the held-out
-            rows of all folds.
-        refit: whether final models may be trained on all rows, that is, there is no dev file.
-        source: description of the held-out rows for the user.
-        file: file or table of the held-out rows.
-        clusters: int (rows), the cluster of each row: rows of a cluster are connected by shared
-            texts and groups, so they are not independent. They are in the same fold, and bootstrap
-            samples draw whole clusters.
-        period: the times of the rows, if a column of times was named.
-    """
-
-    task: Task
+    task: Task  # with known labels
     rows: Sequence[Row]
     targets: Targets
+    # Pairs of (training indices, held-out indices); models are compared on all held-out rows.
     folds: Sequence[tuple[np.ndarray, np.ndarray]]
-    refit: bool
-    source: str
-    file: Source
+    refit: bool  # whether final models may be trained on all rows: there is no dev file
+    source: str  # the held-out rows, described for the user
+    file: Source  # of the held-out rows
+    # (rows) The cluster of each row: rows connected by shared texts and groups are not independent.
+    # They are in the same fold, and bootstrap samples draw whole clusters.
     clusters: np.ndarray
-    period: str = ""
+    period: str = ""  # the times of the rows, if a column of times was named
 
     @property
     def held_out(self) -> np.ndarray:

@@ -34,19 +34,12 @@ _NEARLY_ALL = 0.8
 
 @dataclass(frozen=True)
 class Corpus:
-    """The texts that a network is pretrained on.
-
-    Args:
-        files: files of unlabelled text.
-        text_column: column of the text in tables.
-        similar: texts of these files that are like the labelled ones, as far as they were read.
-        restricted: whether a network is pretrained on these alone.
-    """
+    """The texts that a network is pretrained on."""
 
     files: Sequence[str]
-    text_column: str | None
-    similar: Sequence[str] = ()
-    restricted: bool = False
+    text_column: str | None  # in tables
+    similar: Sequence[str] = ()  # those like the labelled ones, as far as they were read
+    restricted: bool = False  # whether a network is pretrained on these alone
 
     def texts(self, characters: int | None = None) -> Iterator[str]:
         """Yield each document of the unlabelled text as one string, up to about a number of
