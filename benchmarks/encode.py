@@ -220,12 +220,12 @@ def likeness(one: np.ndarray, other: np.ndarray) -> float:
 
 def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
     """A function that measures products of 4,096 rows with a packed matrix (operations/s)."""
-    from ownbert.nn.packed.prepack import prepack
+    from ownbert.nn.prepack import prepack
 
     rows, width, inner = 4096, 768, 3072
     plain, dtype = torch.nn.Linear(inner, width), precision
     if precision == "int8":
-        from ownbert.nn.packed.int8 import QuantizedLinear
+        from ownbert.nn.prepack import QuantizedLinear
 
         plain, dtype = QuantizedLinear(plain, torch.ones(inner)), "float32"
     linear = prepack(torch.nn.Sequential(plain), dtype)

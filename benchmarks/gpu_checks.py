@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout, make_layout
 from ownbert.nn.attention.attend import BACKENDS, attend
-from ownbert.nn.attention.varlen import unsupported
+from ownbert.nn.attention.attend import varlen_unsupported as unsupported
 from ownbert.objectives import MaskedLM
 from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import ALONE, World, full_tensor, shard

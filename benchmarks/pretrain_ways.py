@@ -145,7 +145,7 @@ class OwnBERT:
 
 def step(way: OwnBERT | Transformers, batches: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
     """One update by the mean of the losses of ``batches``; returns it, as it was before."""
-    from ownbert.nn.fast.accumulation import one_update
+    from ownbert.nn.accumulation import one_update
 
     total = torch.zeros((), device=way.device)
     # As ``ownbert.train.step`` does; of no effect on Transformers.

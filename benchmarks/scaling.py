@@ -262,7 +262,7 @@ def training(way: OwnBERT | Transformers, dtype: torch.dtype) -> Callable[[Any],
 def encoding(way: OwnBERT | Transformers, precision: str) -> Callable[[Any], object]:
     """The forward pass of the encoder as it is used: its weights are in ``precision``."""
     if isinstance(way, OwnBERT):
-        from ownbert.nn.packed.prepack import prepack
+        from ownbert.nn.prepack import prepack
 
         return torch.inference_mode()(prepack(way.model.encoder, precision))
     encoder = way.model.bert.to(getattr(torch, precision)).eval()

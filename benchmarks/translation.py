@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from ownbert.batches.batch import Batch, from_padded
-from ownbert.nn.packed.prepack import prepack
+from ownbert.nn.prepack import prepack
 from ownbert.translation.generate import Hypothesis, beam_search, greedy
 from ownbert.translation.transformer import make_model
 

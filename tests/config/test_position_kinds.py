@@ -2,7 +2,7 @@
 
 import re
 
-from ownbert.config.positions import KINDS
+from ownbert.config.position_kinds import KINDS
 from ownbert.nn import positions
 from support.source_code import SOURCE
 

@@ -19,7 +19,7 @@ from ownbert.exporting.quantize import REPORT, quantize
 from ownbert.families import family_of
 from ownbert.inference.embedder import Embedder
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import EXACT, NONE, PAIRS, QuantizedLinear, products_here
+from ownbert.nn.prepack import EXACT, NONE, PAIRS, QuantizedLinear, products_here
 from ownbert.vision import vit
 from support.cli import printed_rows, refusal, run_cli
 from support.tiny import CONFIG, TOKENIZER, change_config, contents, made

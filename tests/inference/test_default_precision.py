@@ -20,7 +20,7 @@ from conftest import TOPICS, topic_text
 from ownbert import InputError, embed, evaluate, finetune, merge, predict, pretrain
 from ownbert.bulk.ray_runner import BulkJob
 from ownbert.checkpoint import describe, load
-from ownbert.checkpoint.agreement import agrees
+from ownbert.checkpoint.description import agrees
 from ownbert.exporting.export import copy_beside
 from ownbert.exporting.quantize import quantize
 from ownbert.finetuning.labelled_splits import LabelledSplits

@@ -11,7 +11,7 @@ from torch import Tensor
 from ownbert.batches.batch import make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import BACKENDS, attend
-from ownbert.nn.attention.varlen import unsupported
+from ownbert.nn.attention.attend import varlen_unsupported as unsupported
 from ownbert.nn.context import Context
 from ownbert.nn.multihead import Attention
 

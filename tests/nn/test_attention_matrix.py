@@ -309,8 +309,8 @@ def test_what_cannot_be_laid_out_is_refused():
     for layout in (EVEN, RAGGED):
         with pytest.raises(ValueError, match=r"mask of shape \(3, 6, 5\) is not for"):
             replace(layout, mask=PAIRS[..., :5])
-    with pytest.raises(ValueError, match="does not return weights; use matmul or reference"):
+    with pytest.raises(ValueError, match="does not support attention weights; use matmul or"):
         attend(*make_inputs(EVEN, torch.float32)[:3], EVEN, weights=True, backend="sdpa")
     bias = bias_of("alibi", torch.float32)
-    with pytest.raises(ValueError, match="'manual' cannot add to scores; use matmul or sdpa"):
+    with pytest.raises(ValueError, match="'manual' does not support terms of the scores; use"):
         attend(*make_inputs(EVEN, torch.float32)[:3], EVEN, bias=bias, backend="manual")

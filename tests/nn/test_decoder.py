@@ -9,21 +9,12 @@ from torch import Tensor
 
 from ownbert.batches.batch import Batch, from_padded
 from ownbert.batches.layout import Layout, make_layout
-from ownbert.config.encoder import EncoderConfig
-from ownbert.config.positions import POSITIONS
+from ownbert.config.position_kinds import POSITIONS
 from ownbert.nn.context import Cache, Context, per_sequence
 from ownbert.nn.model import Model
+from support.networks import SMALL
 
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=12,
-    initializer_range=0.3,
-    is_decoder=True,
-)
+CONFIG = replace(SMALL, max_position_embeddings=12, is_decoder=True)
 COUNT, LENGTH, TOLD = 3, 9, 5
 SHARED = {"num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2}
 

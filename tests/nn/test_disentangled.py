@@ -6,16 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ownbert.batches.batch import Batch
 from ownbert.batches.layout import distances, make_layout
-from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled
 from ownbert.exceptions import InputError
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model
-from ownbert.nn.packed.prepack import prepack
+from ownbert.nn.prepack import prepack
 from ownbert.nn.variants.disentangled import DisentangledBias, DistanceTable, row_of
 from support.floats import assert_close
+from support.networks import SMALL, batch_of
 
 V3 = Disentangled(share_att_key=True, position_buckets=4, norm_rel_ebd=True)
 # As in v2-xlarge, and with matrices of their own as in v2 before it.
@@ -27,16 +26,8 @@ KINDS = {
     "keys": replace(V2, pos_att_type=("p2c",)),
     "no distances": replace(V2, relative_attention=False),
 }
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=24,
-    type_vocab_size=0,
-    initializer_range=0.3,
-    position_embedding_type="none",
-    disentangled=V3,
+CONFIG = replace(
+    SMALL, num_attention_heads=4, type_vocab_size=0, position_embedding_type="none", disentangled=V3
 )
 TEXT = list(range(2, 14))
 
@@ -47,12 +38,6 @@ def model(settings: Disentangled, **changes) -> Model:
     for parameter in made.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     return made
-
-
-def batch(*rows: list[int]) -> Batch:
-    ids = torch.tensor([i for row in rows for i in row])
-    positions = torch.cat([torch.arange(len(row)) for row in rows])
-    return Batch(ids, torch.zeros_like(ids), positions, make_layout([len(row) for row in rows]))
 
 
 def test_far_distances_share_rows_in_logarithmic_steps():
@@ -113,19 +98,21 @@ def test_the_scores_are_the_equation_pair_by_pair(kind: str):
 def test_a_neighbour_in_the_batch_changes_nothing(kind: str):
     made = model(KINDS[kind])
     with torch.no_grad():
-        alone = made(batch(TEXT)).hidden
+        alone = made(batch_of(TEXT)).hidden
         for rows in ([TEXT, [7] * 25], [TEXT, [5]], [TEXT, [7] * 12], [[9] * 30, TEXT]):
-            found = made(batch(*rows)).hidden
+            found = made(batch_of(*rows)).hidden
             at = 30 if rows[-1] is TEXT else 0
             assert_close(found[at : at + len(TEXT)], alone)
-        assert_close(prepack(made)(batch(TEXT, [7] * 25)).hidden[: len(TEXT)], alone)
+        assert_close(prepack(made)(batch_of(TEXT, [7] * 25)).hidden[: len(TEXT)], alone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_counts_by_distances_or_the_convolution(kind: str):
     made = model(KINDS[kind])
     with torch.no_grad():
-        first, second = (made(batch([2, *row])).hidden[0] for row in ([5, 6, 7, 8], [6, 5, 7, 8]))
+        first, second = (
+            made(batch_of([2, *row])).hidden[0] for row in ([5, 6, 7, 8], [6, 5, 7, 8])
+        )
     assert float((first - second).abs().max()) > 1e-3
 
 
@@ -156,7 +143,7 @@ def test_every_part_learns_also_with_recomputed_activations(kind: str):
     for module in made.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    given, gradients = batch(TEXT, [9, 3]), []
+    given, gradients = batch_of(TEXT, [9, 3]), []
     target = torch.randn(14, 16)
     for recompute in (False, True):
         made.encoder.gradient_checkpointing = recompute

@@ -11,21 +11,16 @@ import torch
 
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.checkpoint import load, save
-from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.variants.feature_embeddings import WordFeatures
 from support.floats import assert_close
+from support.networks import SMALL
 from support.tiny import change_config
 
-CONFIG = EncoderConfig(
-    vocab_size=20,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=12,
-    max_position_embeddings=24,
+CONFIG = replace(
+    SMALL, vocab_size=20, hidden_size=8, intermediate_size=12, max_position_embeddings=24
 )
 TABLES, SIZE = (4, 3), 5
 # The tokens of each word of each sequence: words of one to five tokens.

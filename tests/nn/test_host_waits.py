@@ -13,8 +13,7 @@ import torch
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.attention.attend import attend
-from ownbert.nn.attention.varlen import attend_varlen, unsupported
+from ownbert.nn.attention.attend import BACKENDS, AttentionOptions, attend, varlen_unsupported
 from ownbert.nn.model import Model
 from ownbert.objectives import BagOfWords, CausalLM, MaskedLM, ReplacedToken, SentencePair
 from ownbert.objectives.learner import Learner
@@ -22,16 +21,10 @@ from ownbert.objectives.objective import Objective
 from ownbert.train.optimizers import make_optimizer
 from ownbert.train.step import _clip
 from ownbert.train.training_settings import Optim
+from support.networks import SMALL
 
-CONFIG = EncoderConfig(
-    vocab_size=60,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+PLAIN = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+CONFIG = replace(SMALL, vocab_size=60, max_position_embeddings=64, **PLAIN)
 KINDS = {
     "plain": CONFIG,
     "dropout": replace(CONFIG, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
@@ -85,10 +78,10 @@ def test_no_objective_reads_a_value(objectives: tuple[Objective, ...]):
 def test_the_kernel_for_packed_sequences_is_called_as_it_must_be():
     layout = make_layout([5, 15], "meta")
     x = torch.randn(20, 2, 8, device="meta", dtype=torch.bfloat16, requires_grad=True)
-    reason = unsupported(x, layout)
+    reason = varlen_unsupported(x, layout)
     assert reason == "requires a GPU, not meta"
     for chosen in (layout, replace(layout, causal=True), layout.within(3)):
-        out = attend_varlen(x, x, x, chosen)
+        out, _ = BACKENDS["varlen"].run(x, x, x, chosen, AttentionOptions())
         assert (out.shape, out.dtype) == (x.shape, x.dtype)
         out.sum().backward()
 

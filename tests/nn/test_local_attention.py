@@ -11,8 +11,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.nn.attention.attend import attend
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import quantizable, quantize_linears
-from ownbert.nn.packed.prepack import prepack
+from ownbert.nn.prepack import prepack, quantizable, quantize_linears
 from ownbert.train.meter import training_flops
 from support.floats import assert_close
 

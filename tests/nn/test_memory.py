@@ -7,21 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from ownbert.batches.batch import Batch, Example, pack
+from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.model import Model
+from support.networks import SMALL, random_batch
 
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=16,
-    initializer_range=0.3,
-)
+CONFIG = replace(SMALL, num_hidden_layers=3)
 KINDS = {
     "bert": CONFIG,
     "relative": replace(CONFIG, position_embedding_type="relative_key_query"),
@@ -29,11 +22,6 @@ KINDS = {
     "shared layers": replace(CONFIG, num_hidden_groups=1),
     "bottleneck": replace(CONFIG, embedding_size=8, mobile=Mobile(intra_bottleneck_size=8)),
 }
-
-
-def batch() -> Batch:
-    rng = np.random.default_rng(0)
-    return pack([Example(rng.integers(5, 30, n), np.zeros(n, int)) for n in (7, 1, 16, 5)])
 
 
 def make(config: EncoderConfig = CONFIG) -> Model:
@@ -45,7 +33,7 @@ def learn(model: Model, keep: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor
     """Logits and all gradients of a step with dropout."""
     torch.manual_seed(1)
     model.train().zero_grad()
-    given = batch()
+    given = random_batch((7, 1, 16, 5))
     context = replace(model.encoder.plain_context(given), keep=frozenset(keep))
     out = model(given, context=context)
     loss = out.logits["mlm"].square().sum()
@@ -79,7 +67,7 @@ def test_checkpointing_changes_no_bit(config: EncoderConfig, keep: tuple[int, ..
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(count_up, lambda x: x):
-            model.encoder(batch())
+            model.encoder(random_batch((7, 1, 16, 5)))
         saved.append(count)
     assert saved[1] < 0.4 * saved[0]
 
@@ -102,7 +90,7 @@ def test_chunks_compute_the_same(kind: str, chunk: int):
     found = []
     for model in (whole, cut):
         model.eval()  # chunks draw other numbers for their dropout
-        logits = model(batch()).logits["mlm"]
+        logits = model(random_batch((7, 1, 16, 5))).logits["mlm"]
         logits.square().sum().backward()
         found.append([logits, *(p.grad for p in model.parameters())])
     for one, other in zip(*found, strict=True):
@@ -112,7 +100,7 @@ def test_chunks_compute_the_same(kind: str, chunk: int):
     hook = cut.encoder.blocks[0].feed_forward.up.register_forward_hook(
         lambda module, inputs, out: seen.append(len(out))
     )
-    given = batch()
+    given = random_batch((7, 1, 16, 5))
     cut.encoder.blocks[0](torch.randn(29, 16), Context(given.layout, given.positions))
     hook.remove()
     assert max(seen) == min(29, 4 * chunk)

@@ -14,17 +14,10 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.layers import Dropout
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import MaskedLMHead
+from support.networks import SMALL
 
 HEADS = ("mlm", "nsp", "classification")
-CONFIG = EncoderConfig(
-    vocab_size=40,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-    initializer_range=0.3,
-)
+CONFIG = replace(SMALL, vocab_size=40, max_position_embeddings=32)
 
 
 def model() -> Model:

@@ -3,38 +3,24 @@
 import copy
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.encoder import EncoderConfig
-from ownbert.config.positions import POSITIONS
+from ownbert.config.position_kinds import POSITIONS
 from ownbert.config.variants import Mobile
 from ownbert.exceptions import InputError
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs
+from support.networks import SMALL, random_batch
 
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=24,
-    max_position_embeddings=16,
-    initializer_range=0.3,
-)
+CONFIG = replace(SMALL, num_hidden_layers=3, num_attention_heads=4)
 LENGTHS = (5, 1, 16, 9)
 KINDS = {kind: replace(CONFIG, position_embedding_type=kind) for kind in POSITIONS} | {
     "bottleneck": replace(CONFIG, embedding_size=8, mobile=Mobile(intra_bottleneck_size=8)),
     "decoder": replace(CONFIG, is_decoder=True),
 }
-
-
-def batch() -> Batch:
-    rng = np.random.default_rng(0)
-    return pack([Example(rng.integers(5, 30, n), np.zeros(n, int)) for n in LENGTHS])
 
 
 def make(config: EncoderConfig = CONFIG) -> Model:
@@ -46,7 +32,7 @@ def make(config: EncoderConfig = CONFIG) -> Model:
 
 
 def ask(model: Model, *, head_mask: Tensor | None = None, keep: tuple[int, ...] = ()) -> Outputs:
-    given = batch()
+    given = random_batch(LENGTHS)
     context = model.encoder.plain_context(given)
     context = replace(context, head_mask=head_mask, keep=frozenset(keep))
     return model(given, context=context, keep_hidden=True)
@@ -86,16 +72,16 @@ def test_kept_weights_are_the_ones_used(config: EncoderConfig):
 
 
 def test_hidden_states_are_those_between_the_layers():
-    model = make()
+    model, given = make(), random_batch(LENGTHS)
     with torch.no_grad():
         found = ask(model)
         again = found.hidden_states[1]
         for number in (1, 2):
-            again = model.encoder.blocks[number](again, Context(batch().layout, batch().positions))
+            again = model.encoder.blocks[number](again, Context(given.layout, given.positions))
     assert len(found.hidden_states) == 4
     assert torch.equal(found.hidden_states[-1], found.hidden)
     torch.testing.assert_close(again, found.hidden)
-    assert model(batch()).hidden_states == ()
+    assert model(random_batch(LENGTHS)).hidden_states == ()
 
 
 def scaled_by_hand(model: Model, layer: int, scale: Tensor) -> Model:
@@ -113,7 +99,9 @@ def test_a_mask_of_heads_by_layer():
     other = scaled_by_hand(scaled_by_hand(model, 0, mask[0]), 1, mask[1])
     with torch.no_grad():
         found = ask(model, head_mask=mask, keep=(0, 2))
-        torch.testing.assert_close(found.hidden, other(batch()).hidden, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            found.hidden, other(random_batch(LENGTHS)).hidden, atol=1e-5, rtol=1e-5
+        )
         # What is kept is scaled too, as in Transformers.
         torch.testing.assert_close(
             found.attentions[0][2].sum(-1), mask[0][:, None].expand(-1, LENGTHS[2])
@@ -132,7 +120,7 @@ def test_a_mask_of_heads_by_layer_and_example():
             alone = model
             for layer in range(3):
                 alone = scaled_by_hand(alone, layer, mask[layer, b])
-            expected = alone(batch()).hidden.split(LENGTHS)[b]
+            expected = alone(random_batch(LENGTHS)).hidden.split(LENGTHS)[b]
             torch.testing.assert_close(rows, expected, atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(
                 together.attentions[1][b].sum(-1), mask[1, b][:, None].expand(-1, LENGTHS[b])
@@ -185,13 +173,13 @@ def test_pruning_is_a_mask_of_zeros(config: EncoderConfig):
     # A model made of that config has room for just these weights.
     again = Model(model.config)
     again.load_state_dict(model.state_dict())
-    torch.testing.assert_close(again.eval()(batch()).hidden, found.hidden)
+    torch.testing.assert_close(again.eval()(random_batch(LENGTHS)).hidden, found.hidden)
 
 
 def test_a_pruned_model_learns():
     model = make().train()
     model.prune_heads({0: [0, 1, 2], 1: [3]})
-    model(batch()).hidden.sum().backward()
+    model(random_batch(LENGTHS)).hidden.sum().backward()
     for name, parameter in model.encoder.named_parameters():
         assert parameter.requires_grad
         assert parameter.grad is not None, name

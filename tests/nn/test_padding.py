@@ -9,20 +9,13 @@ import torch
 from ownbert.batches.batch import Example, from_padded, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.config.positions import POSITIONS
+from ownbert.config.position_kinds import POSITIONS
 from ownbert.config.variants import Mobile
 from ownbert.nn.model import Model
-from ownbert.nn.pooling import POOLINGS
+from ownbert.nn.output_heads import POOLINGS
+from support.networks import SMALL
 
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=16,
-    initializer_range=0.3,
-)
+CONFIG = SMALL
 LENGTHS = (5, 1, 16, 9, 5)
 KINDS = {kind: replace(CONFIG, position_embedding_type=kind) for kind in POSITIONS} | {
     "decoder": replace(CONFIG, is_decoder=True),

@@ -9,7 +9,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
-from ownbert.nn.pooling import POOLINGS
+from ownbert.nn.output_heads import POOLINGS
 
 CONFIG = EncoderConfig(vocab_size=9, hidden_size=6, num_attention_heads=1, num_hidden_layers=1)
 LENGTHS = [4, 1, 7, 4]

@@ -9,22 +9,14 @@ import torch
 
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.layout import distances
-from ownbert.config.encoder import EncoderConfig
-from ownbert.config.positions import POSITIONS
+from ownbert.config.position_kinds import POSITIONS
 from ownbert.config.variants import Mobile
 from ownbert.exceptions import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.positions import Alibi, RelativeKeys, make_bias, rotate, sinusoids
+from support.networks import SMALL
 
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=24,
-    max_position_embeddings=8,
-    initializer_range=0.3,
-)
+CONFIG = replace(SMALL, num_attention_heads=4, max_position_embeddings=8)
 # Without its view of the neighbours, which is an order of its own.
 BOTTLENECK = Mobile(intra_bottleneck_size=8, trigram_input=False, normalization_type="layer_norm")
 

@@ -5,19 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ownbert.batches.batch import Batch
 from ownbert.batches.layout import distances, make_layout
-from ownbert.config.encoder import EncoderConfig
 from ownbert.nn.attention.attend import BACKENDS, attend
 from ownbert.nn.model import Model
-from ownbert.nn.packed.prepack import prepack
 from ownbert.nn.positions import RelativeSinusoids
+from ownbert.nn.prepack import prepack
 from support.floats import assert_close
+from support.networks import SMALL, batch_of
 
-CONFIG = EncoderConfig(
-    vocab_size=30,
+CONFIG = replace(
+    SMALL,
     hidden_size=12,
-    num_hidden_layers=2,
     num_attention_heads=3,
     intermediate_size=16,
     type_vocab_size=0,
@@ -115,25 +113,20 @@ def model() -> Model:
     return made
 
 
-def batch(*rows: list[int]) -> Batch:
-    ids = torch.tensor([i for row in rows for i in row])
-    return Batch(ids, ids % 3, torch.zeros_like(ids), make_layout([len(row) for row in rows]))
-
-
 def test_a_neighbour_in_the_batch_changes_nothing():
     one, text = model(), [7, 8, 9, 10, 11, 12]
     with torch.no_grad():
-        alone = one(batch(text)).hidden
+        alone = one(batch_of(text)).hidden
         for other in ([3], [4] * 6, list(range(29))):
-            assert_close(one(batch(other, text)).hidden[len(other) :], alone)
-            assert_close(one(batch(text, other)).hidden[:6], alone)
+            assert_close(one(batch_of(other, text)).hidden[len(other) :], alone)
+            assert_close(one(batch_of(text, other)).hidden[:6], alone)
 
 
 def test_a_predicted_token_sees_neither_itself_nor_what_comes_later():
     one, text = model(), [7, 8, 9, 10, 11, 12]
 
     def predicted(row: list[int]) -> torch.Tensor:
-        given = batch(row, [3, 4])
+        given = batch_of(row, [3, 4])
         ranks = torch.tensor([-1, 1, 0, -1, 2, -1, 0, -1])
         rows = torch.tensor([1, 2, 4, 6])
         layout = replace(given.layout, ranks=ranks)
@@ -150,6 +143,6 @@ def test_a_predicted_token_sees_neither_itself_nor_what_comes_later():
 
 
 def test_a_prepacked_copy_computes_the_same():
-    one, given = model(), batch([7, 8, 9], [3] * 20)
+    one, given = model(), batch_of([7, 8, 9], [3] * 20)
     with torch.no_grad():
         assert_close(prepack(one)(given).hidden, one(given).hidden)

@@ -13,7 +13,6 @@ import ownbert
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.batches.layout import make_layout
 from ownbert.checkpoint import load, save
-from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Mobile
 from ownbert.exceptions import InputError
@@ -22,14 +21,15 @@ from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
 from ownbert.nn.variants.sesame import LayerGate, blur
 from support.floats import assert_close
+from support.networks import SMALL
 
-CONFIG = EncoderConfig(
+CONFIG = replace(
+    SMALL,
     vocab_size=20,
     hidden_size=12,
     num_hidden_layers=6,
     num_attention_heads=3,
     intermediate_size=18,
-    max_position_embeddings=16,
     attention_probs_dropout_prob=0.0,
     hidden_dropout_prob=0.0,
 )

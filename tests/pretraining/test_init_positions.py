@@ -11,7 +11,7 @@ import torch
 from ownbert import learn_vocabulary, prepare, pretrain
 from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Model
 from ownbert.pretraining.init_weights import start_at_neighbours
 

@@ -108,16 +108,12 @@ class Batch:
 
 
 def pack(examples: Sequence[Example]) -> Batch:
-    """Concatenate examples into a batch.
-
-    Args:
-        examples: at least one; all have the same targets as the first one.
-    """
+    """Concatenate examples, at least one, into a batch; all have the targets of the first one."""
     lengths = tuple(length for e in examples for length in e.lengths)
     layout = make_layout(lengths)
     starts = np.concatenate([[0], np.cumsum([len(e.token_ids) for e in examples])])
-    first = examples[0]
-    source = None
+    first, source = examples[0], None
+    patches = [e.patches for e in examples if e.patches is not None]
     if first.source is not None:
         source = pack([e.source for e in examples if e.source])
         layout = replace(layout, causal=True)  # causal self-attention of a decoder
@@ -140,7 +136,7 @@ def pack(examples: Sequence[Example]) -> Batch:
         tags=None if first.tags is None else _join([e.tags for e in examples]),
         words=None if first.words is None else _join([e.words for e in examples]),
         groups=None if first.parts is None else tuple(len(e.lengths) for e in examples),
-        patches=_patches([e.patches for e in examples]),
+        patches=None if not patches else torch.from_numpy(np.concatenate(patches)),
         source=source,
         cross=None if source is None else replace(layout, keys=source.layout, causal=False),
     )
@@ -148,8 +144,7 @@ def pack(examples: Sequence[Example]) -> Batch:
 
 def read_again(batch: Batch, start_id: int) -> Batch:
     """The decoder's batch for reading each sequence again, shifted by one token: ``start_id`` comes
-    first, and the last token is dropped.
-    """
+    first, and the last token is dropped."""
     assert batch.embeds is None
     layout = batch.layout
     return replace(
@@ -159,11 +154,6 @@ def read_again(batch: Batch, start_id: int) -> Batch:
         source=batch,
         cross=replace(layout, keys=layout),
     )
-
-
-def _patches(arrays: Sequence[np.ndarray | None]) -> Tensor | None:
-    present = [array for array in arrays if array is not None]
-    return torch.from_numpy(np.concatenate(present)) if present else None
 
 
 def _join(arrays: Sequence) -> Tensor:
@@ -185,21 +175,11 @@ def from_padded(
     task_type_ids: Tensor | None = None,
     inputs_embeds: Tensor | None = None,
 ) -> tuple[Batch, Tensor]:
-    """Pack a padded batch.
+    """Pack a padded batch; return it, and the index (T) for ``to_padded``.
 
     Tokens keep their positions in the padded batch, so padding on the left has the same effect as
-    in Transformers.
-
-    Args:
-        input_ids, token_type_ids, position_ids, task_type_ids: (B, S), as in Transformers.
-        attention_mask: (B, S), 0 for padding.
-        inputs_embeds: (B, S, E) word embeddings.
-
-    Returns:
-        The batch, and the index (T) for ``to_padded``.
-
-    Raises:
-        InputError: a row has no tokens.
+    in Transformers. ids, types and positions are (B, S), as in Transformers; the mask is 0 for
+    padding; ``inputs_embeds`` (B, S, E). A row without tokens is an ``InputError``.
     """
     size = input_ids.shape
     if attention_mask is None:

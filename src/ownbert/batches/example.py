@@ -1,14 +1,16 @@
-"""A sequence before packing; does not depend on torch.
+"""A sequence before packing, and batches by numbers of tokens; does not depend on torch.
 
 T tokens, B sequences, S longest sequence, M masked tokens, W words, F features of a word,
 P patches, C labels.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ownbert.threads import adapt_threads
 
 
 @dataclass(slots=True)
@@ -71,21 +73,38 @@ def split_sequences(examples: Iterable[Example]) -> tuple[list[np.ndarray], list
 def padded(
     ids: Sequence[np.ndarray], pad: int, types: Iterable[Any] | None
 ) -> dict[str, np.ndarray]:
-    """Sequences as inputs of a Transformers model: int64 (B, S) each.
-
-    Args:
-        types: types of the tokens, or one for all tokens, of each sequence; None: no such input.
-    """
+    """Sequences as inputs of a Transformers model: int64 (B, S) each; ``types`` of the tokens, or
+    one for all tokens, of each sequence, or None for no such input."""
     shape = len(ids), max(map(len, ids), default=0)
     inputs = {
         "input_ids": np.full(shape, pad, np.int64),
         "attention_mask": np.zeros(shape, np.int64),
     }
-    for row, one in enumerate(ids):
-        inputs["input_ids"][row, : len(one)] = one
-        inputs["attention_mask"][row, : len(one)] = 1
+    for row, sequence in enumerate(ids):
+        inputs["input_ids"][row, : len(sequence)] = sequence
+        inputs["attention_mask"][row, : len(sequence)] = 1
     if types is not None:
         inputs["token_type_ids"] = np.zeros(shape, np.int64)
-        for row, (one, values) in enumerate(zip(ids, types, strict=True)):
-            inputs["token_type_ids"][row, : len(one)] = values
+        for row, (sequence, values) in enumerate(zip(ids, types, strict=True)):
+            inputs["token_type_ids"][row, : len(sequence)] = values
     return inputs
+
+
+# Maximum tokens per forward pass.
+BATCH_TOKENS = 8192
+
+
+def batches_by_tokens(
+    order: np.ndarray, lengths: Sequence[int], most: int = BATCH_TOKENS
+) -> Iterator[np.ndarray]:
+    """Yield batches of indices in ``order``, each with at most ``most`` tokens or a single text."""
+    start = tokens = 0
+    for end, index in enumerate(order):
+        if tokens and tokens + lengths[index] > most:
+            adapt_threads()
+            yield order[start:end]
+            start, tokens = end, 0
+        tokens += lengths[index]
+    if start < len(order):
+        adapt_threads()
+        yield order[start:]

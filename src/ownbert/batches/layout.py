@@ -145,11 +145,9 @@ class Layout:
         return alike.reshape(-1, 1)
 
     def within(self, window: int | None) -> "Layout":
-        """The layout of local attention, with keys at a distance of at most ``window`` tokens.
-
-        Returns itself if that hides nothing. The result is cached, so that all layers share it with
-        its computed properties.
-        """
+        """The layout of local attention, with keys at a distance of at most ``window`` tokens;
+        itself if that hides nothing. Cached, so that all layers share it with its computed
+        properties."""
         if window not in self._local:
             local = replace(self, window=window)
             self._local[window] = local if local.near else self
@@ -181,7 +179,13 @@ class Layout:
     @cached_property
     def group_costs(self) -> tuple[int, int]:
         """The cost of a group, and the number that its padded length is a multiple of."""
-        return _call_cost(self)
+        if self.cu_seqlens.device.type != "cpu":
+            return _CALL_COST_ELSEWHERE, 1
+        if not torch.is_autocast_enabled("cpu"):
+            return _CALL_COST, 1
+        # With other keys there is often one query each, and a mask has a fixed size.
+        plain = self.keys is None and self.mask is None
+        return _CALL_COST_COMPILED, _STEP_COMPILED if plain else 1
 
     @property
     def longest_padded(self) -> tuple[int, int]:
@@ -230,13 +234,9 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
 
 @dataclass(frozen=True)
 class EqualLengths:
-    """Contiguous sequences of equal lengths.
-
-    Args:
-        spans: (first row, sequences, length) of each span.
-        order: (T) rows sorted by sequence length; None if the batch is already sorted.
-        places: (T) inverse permutation; None if ``order`` is None.
-    """
+    """Contiguous sequences of equal lengths: (first row, sequences, length) of each span. If the
+    batch is not sorted by length, ``order`` (T) are the sorted rows, and ``places`` (T) its
+    inverse."""
 
     spans: tuple[tuple[int, int, int], ...]
     order: Tensor | None
@@ -270,7 +270,7 @@ class PaddedIndex:
         rows: (places) row at each place; an arbitrary row at padding.
         places: (T) place of each row.
         padding: (places) true for padding; None without padding.
-        same: whether rows and places are identical, so that nothing is moved.
+        same: whether nothing is moved.
     """
 
     rows: Tensor
@@ -327,11 +327,8 @@ def lowest(dtype: torch.dtype) -> float:
 
 
 def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
-    """Query position minus key position within sequences, (1 or B, S, S').
-
-    Args:
-        shift: (1 or B) by how many tokens the keys of a sequence start before its queries.
-    """
+    """Query position minus key position within sequences, (1 or B, S, S'); the keys of a sequence
+    start ``shift`` (1 or B) tokens before its queries."""
     rows = torch.arange(queries, device=shift.device)[:, None]
     return shift[:, None, None] + rows - torch.arange(keys, device=shift.device)
 
@@ -362,17 +359,6 @@ def _group(layout: Layout) -> Grouping:
         groups.append(PaddedGroup(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
     q_index = queries.build(device)
     return Grouping(tuple(groups), q_index, q_index if keys is queries else keys.build(device))
-
-
-def _call_cost(layout: Layout) -> tuple[int, int]:
-    """``group_costs`` for this device and precision."""
-    if layout.cu_seqlens.device.type != "cpu":
-        return _CALL_COST_ELSEWHERE, 1
-    if not torch.is_autocast_enabled("cpu"):
-        return _CALL_COST, 1
-    # With other keys there is often one query each, and a mask has a fixed size.
-    plain = layout.keys is None and layout.mask is None
-    return _CALL_COST_COMPILED, _STEP_COMPILED if plain else 1
 
 
 def _split_by_length(

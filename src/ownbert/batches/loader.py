@@ -18,12 +18,8 @@ _PREFETCHED = 4
 
 
 class Dataset(Protocol):
-    """Examples by index; ``example`` must be a pure function.
-
-    Attributes:
-        sizes: (examples) lengths in tokens, exact or nominal, for forming batches without creating
-            examples.
-    """
+    """Examples by index; ``example`` must be a pure function. ``sizes`` (examples) are lengths in
+    tokens, exact or nominal, for forming batches without creating examples."""
 
     @property
     def sizes(self) -> Any: ...  # an array
@@ -78,13 +74,11 @@ class Loader:
             raise ValueError("a batch would never be full; give batch_tokens or batch_size")
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
-        """Yield batches from a position on, prefetched by a thread.
+        """Yield batches from a position on, prefetched by a thread, each with the position after
+        it.
 
         Close the generator when done; otherwise a thread of torch may outlive the interpreter and
         abort the process.
-
-        Yields:
-            (batch, position after it).
         """
         return _prefetch(
             (batch, after) for keys, after in self._keys(position) for batch in self._make(keys)
@@ -155,11 +149,8 @@ class Loader:
         return [keys[i] for i in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
-        """Number of batches per epoch.
-
-        With ``batch_tokens``, that of the first epoch, including the batch that continues into the
-        second.
-        """
+        """Number of batches per epoch; with ``batch_tokens``, that of the first epoch, including
+        the batch that continues into the second."""
         if self.batch_size:
             return -(-len(self.data) // self.batch_size)
         batches = enumerate(self._keys(Position()), 1)
@@ -167,10 +158,8 @@ class Loader:
 
 
 def batches_once(data: Dataset, *, batch_tokens: int) -> Iterator[Batch]:
-    """Yield every example of epoch 0 once, in order, for evaluation.
-
-    A batch has at most ``batch_tokens`` tokens, unless a single example has more.
-    """
+    """Yield every example of epoch 0 once, in order, for evaluation, with at most ``batch_tokens``
+    tokens in a batch, unless a single example has more."""
     examples: list[Example] = []
     tokens = 0
     for index in range(len(data)):

@@ -43,12 +43,8 @@ class Masker(Protocol):
     def example(
         self, whole: Example, rng: np.random.Generator, begins: np.ndarray | None
     ) -> Example:
-        """The example of a sequence.
-
-        Args:
-            whole: nothing is masked, and ``words`` has the features of each token (T, F), if any.
-            begins: (T), true where a word begins, if that is known.
-        """
+        """The example of a sequence in which nothing is masked, and ``words`` has the features of
+        each token (T, F), if any; ``begins`` (T) is true where a word begins, if that is known."""
         ...
 
 
@@ -87,10 +83,8 @@ class Masking:
         between(0, 1)("mask_rate", self.rate)
         known(*MASKINGS)("masking", self.kind)
         if self.longest is not None and self.longest < 1:
-            raise InputError(
-                "the longest run to mask has {longest} tokens; it must have at least 1",
-                self.longest,
-            )
+            message = "the longest run to mask has {longest} tokens; it must have at least 1"
+            raise InputError(message, self.longest)
 
     @property
     def by_words(self) -> bool:
@@ -100,11 +94,7 @@ class Masking:
     def __call__(
         self, ids: np.ndarray, rng: np.random.Generator, begins: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mask a sequence.
-
-        Args:
-            ids: (T) the tokens.
-            begins: (T) true for word starts; replaces ``continues``.
+        """Mask a sequence of ids (T); ``begins`` (T), true for word starts, replaces ``continues``.
 
         Returns:
             The masked ids (T), the positions of the targets (M, ascending) and their original ids
@@ -264,10 +254,8 @@ def ordinary_tokens(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray
 
 
 def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
-    """(V) true for tokens that continue a word, by the tokenizer's markers.
-
-    In space-separated text every token is a word. Special and added tokens are not continuations.
-    """
+    """(V) true for tokens that continue a word, by the tokenizer's markers; in space-separated text
+    every token is a word, and special and added tokens are not continuations."""
     vocabulary = tokenizer.vocabulary()
     if tokenizer.kind == "wordpiece":
         prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", CONTINUATION)

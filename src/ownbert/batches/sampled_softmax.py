@@ -63,13 +63,8 @@ class CandidateSampler:
         return float(chance.sum())
 
     def __call__(self, ids: Tensor, shown: Tensor | None = None) -> Candidates:
-        """Sample the candidates for a batch.
-
-        Args:
-            ids: (T) tokens of the batch.
-            shown: (T) masked tokens, as seen by the model, which are not predicted but whose rows
-                are selected, too.
-        """
+        """Sample the candidates for the tokens of a batch (T); ``shown`` (T) are masked tokens as
+        seen by the model, which are not predicted but whose rows are selected, too."""
         drawn = torch.multinomial(self.probabilities, self.draws, replacement=True)
         candidates = torch.cat((ids, drawn))
         ids_in_use = (candidates if shown is None else torch.cat((candidates, shown))).unique()

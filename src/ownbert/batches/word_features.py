@@ -61,16 +61,11 @@ def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], li
 def word_table(
     sizes: Sequence[int], cells: Cells, features: Features, special: tuple[int, int]
 ) -> np.ndarray:
-    """(W, 1 + F) word table of a sequence including special tokens, see ``Example.words``.
-
-    Args:
-        special: number of special tokens before and after the text.
-    """
+    """(W, 1 + F) word table of a sequence including ``special`` tokens, so many before and after
+    the text, see ``Example.words``."""
     if len(cells) != len(features):
-        raise InputError(
-            "the model also reads word features: rows need the columns {features}",
-            ", ".join(features),
-        )
+        message = "the model also reads word features: rows need the columns {features}"
+        raise InputError(message, ", ".join(features))
     before, behind = special
     first, last = before, before + len(sizes)
     table = np.zeros((last + behind, 1 + len(features)), dtype=np.int64)
@@ -80,12 +75,8 @@ def word_table(
 
 
 def split_into_words(begins: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(W, 1 + F) word table of a sequence, see ``Example.words``.
-
-    Args:
-        begins: (T) true for word starts, including the first token.
-        ids: (T, F) feature ids of each token's word.
-    """
+    """(W, 1 + F) word table of a sequence, see ``Example.words``, from word starts (T), including
+    the first token, and the feature ids of each token's word (T, F)."""
     first = begins.nonzero()[0]
     sizes = np.diff(first, append=len(begins))
     return np.column_stack((sizes, ids[first]))

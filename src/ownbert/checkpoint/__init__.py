@@ -10,11 +10,11 @@ from ownbert.checkpoint.description import FEATURES as FEATURES
 from ownbert.checkpoint.description import Description as Description
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
+from ownbert.checkpoint.description import load_tokenizer as load_tokenizer
 from ownbert.checkpoint.description import require_tables as require_tables
+from ownbert.checkpoint.description import vocabulary_fingerprint as vocabulary_fingerprint
 from ownbert.checkpoint.model_files import CONFIG as CONFIG
 from ownbert.checkpoint.model_files import require_float as require_float
-from ownbert.checkpoint.saved_tokenizer import load_tokenizer as load_tokenizer
-from ownbert.checkpoint.saved_tokenizer import vocabulary_fingerprint as vocabulary_fingerprint
 
 if TYPE_CHECKING:
     from ownbert.checkpoint.copying import LoadReport as LoadReport

@@ -14,7 +14,7 @@ from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import OWN_FIELDS
 from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import QuantizedLinear
+from ownbert.nn.prepack import QuantizedLinear
 from ownbert.nn.undrawn import materialize
 
 # Prefix of the tensors of ``nn.variants.sesame.LayerGate``.
@@ -23,15 +23,8 @@ GATE = "encoder.gate."
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The result of copying tensors into a model.
-
-    Tensors that are new or unused are allowed only with ``lenient``.
-
-    Args:
-        problems: mismatches, one line each.
-        new: names of newly initialised tensors in the checkpoint's naming.
-        unused: names of tensors that were left out.
-    """
+    """The result of copying tensors into a model: mismatches, one line each, and the names in the
+    checkpoint of tensors that were newly initialised or left out, which only ``lenient`` allows."""
 
     problems: list[str]
     new: list[str]
@@ -45,7 +38,7 @@ def copy_weights(
     *,
     description: Description | None = None,
     lenient: bool = False,
-    anew: Collection[str] = (),
+    new_heads: Collection[str] = (),
     our_names: bool = False,
 ) -> LoadReport:
     """Copy a checkpoint's tensors into a model, unless there are any problems.
@@ -58,20 +51,17 @@ def copy_weights(
         lenient: the model may have other heads, and a pooler or none. Heads that the checkpoint
             neither declares nor has tensors of are newly initialised, and its other heads are left
             out.
-        anew: kinds of heads that are newly initialised even if the checkpoint has them.
+        new_heads: kinds of heads that are newly initialised even if the checkpoint has them.
         our_names: whether problems use our names of tensors.
-
-    Returns:
-        The problems, and the tensors that were newly initialised or left out.
     """
     config = model.config
     if description is not None:
-        specs = tuple(spec for spec in description.specs if spec.kind not in anew)
+        specs = tuple(spec for spec in description.specs if spec.kind not in new_heads)
         description = replace(description, specs=specs)
     declared = [] if description is None else [spec.kind for spec in description.specs]
     kinds = list(dict.fromkeys([*declared, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
-    heads = tuple(f"heads.{kind}." for kind in anew)
+    heads = tuple(f"heads.{kind}." for kind in new_heads)
     ours = {name: tensor for name, tensor in ours.items() if not name.startswith(heads)}
     unused = []
     unshared = {n: t for n, t in ours.items() if n.rpartition(".")[0] not in weight_map.shared}
@@ -123,12 +113,8 @@ def copy_weights(
 
 
 def require_fit(report: LoadReport, path: Path, description: Description | None = None) -> None:
-    """Check that all tensors of a file fit the model.
-
-    Args:
-        description: description of the folder; if only heads do not fit, the error says how to load
-            it.
-    """
+    """Check that all tensors of a file fit the model; with the ``description`` of the folder, the
+    error says how to load it if only heads do not fit."""
     if report.problems:
         advice = "" if description is None else hint(report.problems, description)
         lines = [*first_of(report.problems), *filter(None, [advice])]
@@ -139,8 +125,7 @@ def require_blocks(
     tensors: Mapping[str, Tensor], weight_map: WeightMap, path: Path, *stacks: EncoderConfig | None
 ) -> None:
     """Check that a file has the last block stated in config.json, because creating a thousand
-    blocks takes seconds before a missing one is noticed.
-    """
+    blocks takes seconds before a missing one is noticed."""
     present = set(map(weight_map.full_name, tensors))
     for stack, config in zip(("encoder", "decoder"), stacks, strict=False):
         names = set[str]()
@@ -171,10 +156,7 @@ def misshapen(names: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> 
 
 def _can_reinitialise(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
     """Whether a tensor is part of a head or pooler that the checkpoint neither declares nor
-    contains.
-
-    A base model may lack its pooler: Transformers saves it under the same class name.
-    """
+    contains. A base model may lack its pooler: Transformers saves it under the same class name."""
     part, *rest = name.split(".")
     if name.startswith(GATE):
         # Fine-tuning may add this structure to an encoder pretrained without it.

@@ -1,20 +1,24 @@
 """Converts the config.json of a model folder to a description of the model, and back."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.checkpoint.model_files import CONFIG, read_config
+from ownbert.checkpoint.model_files import AGREEMENT_KEY, CONFIG, read_config, weights_checksums
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.exceptions import InputError
 from ownbert.families import ENCODER_DECODERS, encoder_decoder_of, family_of
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder
-from ownbert.families.mapping.family import Family, label_count
+from ownbert.families.mapping.family import EncoderDecoder, Family, label_keys, label_names
 from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.files.json_files import read_json
+from ownbert.files.writing import atomic_path
 from ownbert.hub import model_folder
+from ownbert.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -76,13 +80,11 @@ class Description:
         specs = (spec for name in family.answering for spec in family.specs(name, self.values))
         heads = {spec.kind: spec for spec in specs}
         if kind not in heads:
-            raise InputError(
+            message = (
                 "the decoder of a {architecture} has a head for {heads}, not for {kind}; start "
-                "from a model without a decoder",
-                self.architecture,
-                " or ".join(heads),
-                kind,
+                "from a model without a decoder"
             )
+            raise InputError(message, self.architecture, " or ".join(heads), kind)
         return heads[kind]
 
     def require_own(self, head: HeadSpec) -> None:
@@ -91,14 +93,11 @@ class Description:
         for f in fields(HeadSpec):
             default, other = getattr(standard, f.name), getattr(head, f.name)
             if f.name != "dropout" and default != other:
-                raise InputError(
+                message = (
                     "the decoder of a {architecture} has a head whose {name} is {default}, not "
-                    "{value}",
-                    self.architecture,
-                    f.name,
-                    default,
-                    other,
+                    "{value}"
                 )
+                raise InputError(message, self.architecture, f.name, default, other)
 
 
 def _described(state: dict[str, Any]) -> Description:
@@ -112,11 +111,11 @@ def describe(
     any_architecture: bool = False,
     with_decoder: bool = False,
 ) -> Description:
-    """Read the description of a model folder from its config.json.
+    """Read the description of a model folder from its config.json; a description is returned
+    unchanged.
 
     Args:
-        folder: model folder; if config.json names no architecture, it is the base model. A
-            description is returned unchanged.
+        folder: model folder; if config.json names no architecture, it is the base model.
         values: values of config.json, if already read.
         any_architecture: whether an unknown architecture (a custom class) is the base model, too.
         with_decoder: whether models with heads on the decoder are supported.
@@ -174,7 +173,7 @@ def describe_config(
             + ", ".join(family.architectures)
         )
     try:
-        labels = _labels(values, path)
+        labels = label_names(values)
         config = family.read_config(values)
         specs = family.specs(architecture, values)
         if values.get(_HEADS) is not None:
@@ -192,7 +191,7 @@ def _describe_answering(
 ) -> Description:
     """The description of a model with heads on a decoder that reads the text again."""
     try:
-        labels = _labels(values, path)
+        labels = label_names(values)
         encoder, decoder, shared = kind.read_config(values)
         second_reading = kind.second_reading(values)
     except (InputError, TypeError, ValueError) as error:
@@ -211,17 +210,6 @@ def require_tables(
     tables = next((spec.features for spec in specs if spec.kind == head), None)
     if (tables or ()) != tuple(len(tags) + 1 for tags in features.values()):
         raise InputError("the tags of word features and the tables of the head do not agree")
-
-
-def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
-    """The labels ordered by index; Transformers' default names if there are none."""
-    if not values.get("id2label"):
-        return tuple(f"LABEL_{i}" for i in range(label_count(values)))
-    id2label = values["id2label"]
-    try:
-        return tuple(str(id2label[str(i)]) for i in range(len(id2label)))
-    except (KeyError, TypeError):
-        raise InputError("{path}: id2label must name the labels 0, 1, 2, ...", path) from None
 
 
 def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,10 +291,7 @@ def labels_json(model: "Model", family: Family) -> dict[str, Any]:
     labels = model.labels or [f"LABEL_{i}" for i in range(max(widths, default=0))]
     if not labels:
         return {}
-    values: dict[str, Any] = {
-        "id2label": {str(i): label for i, label in enumerate(labels)},
-        "label2id": {label: i for i, label in enumerate(labels)},
-    }
+    values = label_keys(labels)
     if "classification" in model.specs:
         values["problem_type"] = "single_label_classification"
     return values
@@ -327,3 +312,83 @@ def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
             values[family.activations[kind]] = None if spec.dense == "linear" else spec.dense
         values |= family.writes_head(spec)
     return values
+
+
+ANSWERS, VECTORS = "answers", "vectors"
+
+
+def record_agreement(folder: Path, what: str) -> None:
+    """Record in the config.json of a finished folder that bfloat16 may be used: ``ANSWERS`` or
+    ``VECTORS`` agree with float32."""
+    value = {"bfloat16": what, "weights": weights_checksums(folder)}
+    values = {**read_json(folder / CONFIG), AGREEMENT_KEY: value}
+    with atomic_path(folder / CONFIG) as path:
+        path.write_bytes(json.dumps(values, ensure_ascii=False, indent=2).encode())
+
+
+def claims(values: Mapping[str, Any], what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
+    """Whether a config.json records agreement of one of ``what``, possibly for other weights."""
+    return (values.get(AGREEMENT_KEY) or {}).get("bfloat16") in what
+
+
+def agrees(description: Description, what: Collection[str] = (ANSWERS, VECTORS)) -> bool:
+    """Whether a model folder records agreement of one of ``what`` for its own weights."""
+    if not claims(description.values, what):
+        return False
+    assert description.folder is not None
+    return description.values[AGREEMENT_KEY]["weights"] == weights_checksums(description.folder)
+
+
+# Key in config.json for detecting a replaced tokenizer: the number of tokens and their hash. Tokens
+# may be appended later.
+VOCABULARY = "ownbert_vocabulary"
+
+
+def load_tokenizer(
+    folder: str | Path | Description, *, config: EncoderConfig | None = None
+) -> Tokenizer:
+    """Load the tokenizer of a model folder.
+
+    Args:
+        folder: model folder, or its description, to avoid reading config.json again.
+        config: configuration of the model; by default the description's.
+
+    Raises:
+        InputError: it has more tokens than ``config``, or is not the one that was saved.
+    """
+    values: Mapping[str, Any] = {}
+    if isinstance(folder, Description):
+        assert folder.folder is not None
+        values, config, folder = folder.values, config or folder.config, folder.folder
+    elif ((folder := model_folder(folder)) / CONFIG).exists():
+        values = read_config(folder / CONFIG)
+    tokenizer = Tokenizer.load(folder, values)
+    if config is not None and tokenizer.vocab_size > config.vocab_size:
+        message = (
+            "{folder}: the tokenizer has {vocab_size} tokens, but the model only "
+            "{config_vocab_size}; they do not belong together"
+        )
+        raise InputError(message, folder, tokenizer.vocab_size, config.vocab_size)
+    saved = values.get(VOCABULARY)
+    if isinstance(saved, str):
+        # The number before the hash; folders of version 0.1 only have the hash.
+        count, sign, _ = saved.partition(":")
+        if saved != _fingerprint(tokenizer, int(count) if sign and count.isdecimal() else None):
+            raise InputError(
+                "{folder}: the vocabulary is not the one that the model was trained with; put the "
+                "original tokenizer files back",
+                folder,
+            )
+    return tokenizer
+
+
+def vocabulary_fingerprint(tokenizer: Tokenizer) -> str:
+    """The number of tokens, and a hash of the tokens in the order of their ids."""
+    return _fingerprint(tokenizer, tokenizer.vocab_size)
+
+
+def _fingerprint(tokenizer: Tokenizer, count: int | None) -> str:
+    size = tokenizer.vocab_size if count is None else min(count, tokenizer.vocab_size)
+    tokens = "\n".join(tokenizer.tokens(range(size)))
+    digest = hashlib.sha256(tokens.encode()).hexdigest()[:32]
+    return digest if count is None else f"{size}:{digest}"

@@ -123,13 +123,11 @@ def convert(
     if not description.pooler:  # Google's checkpoints have one, trained or not
         tensors = {name: t for name, t in tensors.items() if not name.startswith("bert.pooler.")}
     if len(tokens) > description.config.vocab_size:
-        raise InputError(
+        message = (
             "{vocabulary} has {count:,} tokens, but the model {vocab_size:,}; they do not "
-            "belong together",
-            vocabulary,
-            len(tokens),
-            description.config.vocab_size,
+            "belong together"
         )
+        raise InputError(message, vocabulary, len(tokens), description.config.vocab_size)
     if cased is None:
         words = [token for token in tokens if not token.startswith("[")]
         cased = sum(token != token.lower() for token in words) > _CASED * len(words)
@@ -149,11 +147,8 @@ def _prefix(path: Path) -> Path:
     if path.is_dir():
         index_files = sorted(path.glob("*" + INDEX))
         if len(index_files) != 1:
-            raise InputError(
-                "{path} contains {count} checkpoints; name one, without .index",
-                path,
-                len(index_files),
-            )
+            message = "{path} contains {count} checkpoints; name one, without .index"
+            raise InputError(message, path, len(index_files))
         path = index_files[0]
     return path.with_name(re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path.name))
 
@@ -186,11 +181,8 @@ class _Entry:
 
 
 def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint by TensorFlow's names.
-
-    Args:
-        prefix: path of the files without ``.index`` and ``.data-...``.
-    """
+    """Read the tensors of a checkpoint by TensorFlow's names; ``prefix`` is the path of its files
+    without ``.index`` and ``.data-...``."""
     path = prefix.with_name(prefix.name + INDEX)
     refuse_unreadable(path)
     try:
@@ -340,7 +332,7 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
     shape = []
     for number, value in Reader(data).fields():
         if number == 2 and isinstance(value, bytes):
-            sizes = [size for one, size in Reader(value).fields() if one == 1]
+            sizes = [size for field, size in Reader(value).fields() if field == 1]
             size = sizes[-1] if sizes else 0
             if not isinstance(size, int) or size >= 1 << 40 or len(shape) == _MOST_DIMENSIONS:
                 raise DamagedError(f"a shape contains {in_short(size)}")
@@ -364,11 +356,8 @@ def _table() -> np.ndarray:
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum CRC-32C (RFC 3720, appendix B.4).
-
-    Long data are split into parts of equal length with vectorised checksums: plain Python would
-    take minutes for a base model.
-    """
+    """The checksum CRC-32C (RFC 3720, appendix B.4). Long data are split into parts of equal length
+    with vectorised checksums: plain Python would take minutes for a base model."""
     if len(data) < 2:
         first = np.array([0xFFFFFFFF ^ byte for byte in data], dtype=np.uint32)
         return int(_append_zeros(first, 1)[0]) ^ 0xFFFFFFFF if data else 0
@@ -390,10 +379,8 @@ def crc32c(data: bytes) -> int:
 
 
 def _append_zeros(sums: np.ndarray, count: int) -> np.ndarray:
-    """Checksums after ``count`` zero bytes were appended to their data.
-
-    The effect of a byte is a linear map of 32 bits, and that of two bytes its square.
-    """
+    """Checksums after ``count`` zero bytes were appended to their data. The effect of a byte is a
+    linear map of 32 bits, and that of two bytes its square."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     # The map of one zero bit, as images of the bits of a checksum; three squarings give that of a
     # byte.

@@ -39,10 +39,10 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 # In order of preference; an index maps tensors to files.
 FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
-# Weights of a quantized folder (quantized.py), and the key of its config.json.
+# Weights of a quantized folder (weights.py), and the key of its config.json.
 QUANTIZED = "ownbert-int8.safetensors"
 QUANTIZED_KEY = "ownbert_quantization"
-# Key in config.json with the record of agreement in bfloat16 (agreement.py).
+# Key in config.json with the record of agreement in bfloat16 (description.py).
 AGREEMENT_KEY = "ownbert_precision"
 INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
 

@@ -13,23 +13,22 @@ from ownbert.checkpoint.copying import (
     require_fit,
 )
 from ownbert.checkpoint.description import (
+    VOCABULARY,
     Description,
     architecture_of,
     config_json,
     describe,
     kinds_of,
     labels_json,
+    vocabulary_fingerprint,
 )
 from ownbert.checkpoint.model_files import is_quantized
-from ownbert.checkpoint.quantized import quantize_model, read_quantized
-from ownbert.checkpoint.saved_tokenizer import VOCABULARY, vocabulary_fingerprint
-from ownbert.checkpoint.weights import read_weights, write_model
+from ownbert.checkpoint.weights import quantize_model, read_quantized, read_weights, write_model
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.families import ENCODER_DECODERS, family_of
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder
-from ownbert.families.mapping.weight_map import WeightMap
+from ownbert.families.mapping.family import EncoderDecoder, label_keys
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.text.tokenizer import Tokenizer
@@ -64,7 +63,13 @@ def save(
             known = labels_json(model, family_of(model.model_type, "the model")) | known
             if tokenizer is not None:
                 known[VOCABULARY] = vocabulary_fingerprint(tokenizer)
-        tensors = named_tensors(model, _encoder_decoder_map(model))
+        weight_map = ENCODER_DECODERS[model.model_type].weight_map(
+            model.config,
+            model.decoder.config,
+            shared=_shares_table(model),
+            head=next(iter(model.specs), None),
+        )
+        tensors = named_tensors(model, weight_map)
         config = _encoder_decoder_json(model, known)
         write_model(Path(folder), config, tensors, tokenizer=tokenizer)
         return
@@ -86,7 +91,7 @@ def load(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
-    anew: Collection[str] = (),
+    new_heads: Collection[str] = (),
 ) -> Model:
     """Load the packed model of a Hugging Face folder, in evaluation mode.
 
@@ -94,21 +99,21 @@ def load(
     trained.
 
     Args:
-        folder: folder with config.json and weights, or its description, to avoid reading
-            config.json again; required for a model with heads on the decoder (``with_decoder``).
+        folder: folder with config.json and weights, or its description; required for a model with
+            heads on the decoder (``with_decoder``).
         heads: heads instead of the folder's. Heads (and a pooler) that it lacks are newly
             initialised; its other heads are left out.
         pooler: whether there is a pooler; by default as the folder or the heads require.
-        labels: names of the classes, instead of the folder's.
-        dropout: dropout rate of all layers, instead of the folder's.
-        anew: kinds of ``heads`` that are newly initialised even if the folder has them.
+        labels, dropout: names of the classes, and dropout rate of all layers, instead of the
+            folder's.
+        new_heads: kinds of ``heads`` that are newly initialised even if the folder has them.
 
     Raises:
-        InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
-            the config has an unsupported value.
+        InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or the
+        config has an unsupported value.
     """
     return load_with_report(
-        folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout, anew=anew
+        folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout, new_heads=new_heads
     )[0]
 
 
@@ -119,7 +124,7 @@ def load_with_report(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
-    anew: Collection[str] = (),
+    new_heads: Collection[str] = (),
 ) -> tuple[Model, LoadReport]:
     """Like ``load``, and the tensors that were newly initialised or left out."""
     description = describe(folder)
@@ -140,7 +145,12 @@ def load_with_report(
     with shapes_alone():
         model = new_model(description, specs, pooler=pooler, labels=labels, dropout=dropout)
     report = copy_weights(
-        model, tensors, description.weight_map, description=description, lenient=other, anew=anew
+        model,
+        tensors,
+        description.weight_map,
+        description=description,
+        lenient=other,
+        new_heads=new_heads,
     )
     require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
@@ -156,10 +166,8 @@ def new_model(
     labels: Sequence[str] = (),
     dropout: float | None = None,
 ) -> Model:
-    """Create a randomly initialised model with the structure of a folder; see ``load``.
-
-    There is a pooler by default if the heads need it.
-    """
+    """Create a randomly initialised model with the structure of a folder; see ``load``. There is a
+    pooler by default if the heads need it."""
     config, decoder = description.config, description.decoder
     specs = description.specs if heads is None else heads
     if dropout is not None:
@@ -195,14 +203,9 @@ def new_encoder_decoder(
     labels: Sequence[str] = (),
     second_reading: SecondReading | None = None,
 ) -> Model:
-    """Create a randomly initialised model.
-
-    Args:
-        kind: kind of model, which determines the saved format, or its model_type.
-        shared: whether the head shares the word table.
-        heads: heads; by default the one for generation.
-        second_reading: for a decoder that reads the encoder's input again.
-    """
+    """Create a randomly initialised model of a kind (or its model_type), which determines the saved
+    format; by default with the head for generation. ``shared``: whether the head shares the word
+    table."""
     kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
         encoder,
@@ -232,9 +235,7 @@ def _encoder_decoder_json(model: Model, values: Mapping[str, Any]) -> dict[str, 
     if model.second_reading is not None:
         config["decoder_start_token_id"] = model.second_reading.start_id
         config["eos_token_id"] = model.second_reading.end_id
-    if model.labels:
-        config["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
-        config["label2id"] = {label: i for i, label in enumerate(model.labels)}
+    config |= label_keys(model.labels) if model.labels else {}
     config["architectures"] = [kind.architecture_of(head)]
     return config
 
@@ -243,14 +244,3 @@ def _shares_table(model: Model) -> bool:
     """Whether the head's matrix is the word table of both stacks."""
     generator = model.specs.get("generator")
     return model.share_embeddings and (generator is None or generator.tied)
-
-
-def _encoder_decoder_map(model: Model) -> WeightMap:
-    """The weight map of an encoder-decoder model."""
-    assert model.decoder is not None
-    return ENCODER_DECODERS[model.model_type].weight_map(
-        model.config,
-        model.decoder.config,
-        shared=_shares_table(model),
-        head=next(iter(model.specs), None),
-    )

@@ -17,7 +17,7 @@ from ownbert.checks import (
     up_to,
 )
 from ownbert.config import ACTIVATIONS, RATE_CHECK, WIDTH_CHECK
-from ownbert.config.positions import KINDS, POSITIONS, PositionKind
+from ownbert.config.position_kinds import KINDS, POSITIONS, PositionKind
 from ownbert.config.variants import Disentangled, Image, Mobile
 from ownbert.exceptions import InputError, in_short
 
@@ -208,11 +208,8 @@ class EncoderConfig:
         if self.image is None:
             count(1, limits.VOCABULARY)("vocab_size", self.vocab_size)
             if self.pad_token_id not in range(self.vocab_size):
-                raise InputError(
-                    "pad_token_id {pad_token_id} is outside vocab_size {vocab_size}",
-                    self.pad_token_id,
-                    self.vocab_size,
-                )
+                message = "pad_token_id {pad_token_id} is outside vocab_size {vocab_size}"
+                raise InputError(message, self.pad_token_id, self.vocab_size)
         else:
             self._check_image(self.image)
         check_fields(self)
@@ -230,21 +227,17 @@ class EncoderConfig:
         if self.head_width is None and self.attention_size % self.num_attention_heads:
             whole = self.attention_size == self.hidden_size
             name = "hidden_size" if whole else "intra_bottleneck_size"
-            raise InputError(
+            message = (
                 "{name} {attention_size} must be a multiple of num_attention_heads "
-                "{num_attention_heads}",
-                name,
-                self.attention_size,
-                self.num_attention_heads,
+                "{num_attention_heads}"
             )
+            raise InputError(message, name, self.attention_size, self.num_attention_heads)
         if self.num_attention_heads * self.head_size > limits.WIDTH:
-            raise InputError(
+            message = (
                 "num_attention_heads {num_attention_heads} with {head_size} channels each "
-                "exceed {width:,} in total",
-                self.num_attention_heads,
-                self.head_size,
-                limits.WIDTH,
+                "exceed {width:,} in total"
             )
+            raise InputError(message, self.num_attention_heads, self.head_size, limits.WIDTH)
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
                 "relative_buckets is {relative_buckets} and relative_max_distance "
@@ -284,13 +277,11 @@ class EncoderConfig:
                 self.num_hidden_layers,
             )
         if self.num_blocks > limits.LAYERS:
-            raise InputError(
+            message = (
                 "num_hidden_groups {num_hidden_groups} times inner_group_num {inner_group_num} "
-                "is more than {layers:,} blocks",
-                self.num_hidden_groups,
-                self.inner_group_num,
-                limits.LAYERS,
+                "is more than {layers:,} blocks"
             )
+            raise InputError(message, self.num_hidden_groups, self.inner_group_num, limits.LAYERS)
 
     def _check_mobile(self) -> None:
         if self.norm_first or self.activation_dropout:
@@ -338,11 +329,8 @@ class EncoderConfig:
                 self.position_embedding_type,
             )
         if disentangled.conv_kernel_size and self.hidden_size % disentangled.conv_groups:
-            raise InputError(
-                "hidden_size {hidden_size} must be a multiple of conv_groups {conv_groups}",
-                self.hidden_size,
-                disentangled.conv_groups,
-            )
+            message = "hidden_size {hidden_size} must be a multiple of conv_groups {conv_groups}"
+            raise InputError(message, self.hidden_size, disentangled.conv_groups)
 
     def _check_image(self, image: Image) -> None:
         for name, value in _TEXT_ONLY.items():
@@ -368,28 +356,19 @@ class EncoderConfig:
         try:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
-            raise InputError(
-                "pruned_heads is {pruned_heads}; it must map layers to the numbers of heads",
-                in_short(self.pruned_heads),
-            ) from None
+            message = "pruned_heads is {pruned_heads}; it must map layers to the numbers of heads"
+            raise InputError(message, in_short(self.pruned_heads)) from None
         for named, heads in given.items():
             block = named + self.num_blocks if named < 0 else named  # -1 is the last block
             if block not in range(self.num_blocks):
-                raise InputError(
-                    "pruned_heads names layer {named}; the layers are 0..{num_blocks}",
-                    named,
-                    self.num_blocks - 1,
-                )
+                message = "pruned_heads names layer {named}; the layers are 0..{num_blocks}"
+                raise InputError(message, named, self.num_blocks - 1)
             pruned = tuple(sorted({*checked.get(block, ()), *heads}))
             unknown = [head for head in pruned if head not in range(self.num_attention_heads)]
             if unknown:
                 last = self.num_attention_heads - 1
-                raise InputError(
-                    "layer {block} has no head {unknown}; the heads are 0..{last}",
-                    block,
-                    unknown[0],
-                    last,
-                )
+                message = "layer {block} has no head {unknown}; the heads are 0..{last}"
+                raise InputError(message, block, unknown[0], last)
             if len(pruned) == self.num_attention_heads:
                 raise InputError(
                     "layer {block} would lose all of its heads; keep at least one", block

@@ -6,7 +6,7 @@ from ownbert import limits
 from ownbert.checks import checked, list_of, maybe, one_of, record, truth, whole
 from ownbert.config import ACTIVATIONS, RATE_CHECK
 
-# How token vectors are pooled to one vector without BERT's pooler (nn/pooling.py).
+# How token vectors are pooled to one vector without BERT's pooler (nn/output_heads.py).
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
 
 
@@ -119,5 +119,5 @@ class HeadSpec:
 
 # The schema of a head in config.json.
 HEAD_KEYS = record(
-    {one.name: one.metadata["check"] for one in fields(HeadSpec)}, required=("kind",), closed=True
+    {f.name: f.metadata["check"] for f in fields(HeadSpec)}, required=("kind",), closed=True
 )

@@ -77,10 +77,8 @@ class Disentangled:
         if self.position_buckets == 1:
             raise InputError("position_buckets is 1; it must be at least 2, or -1 for none")
         if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
-            raise InputError(
-                "conv_kernel_size is {conv_kernel_size}; it must be an odd number, or 0",
-                self.conv_kernel_size,
-            )
+            message = "conv_kernel_size is {conv_kernel_size}; it must be an odd number, or 0"
+            raise InputError(message, self.conv_kernel_size)
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -115,23 +113,17 @@ class Image:
             value = getattr(self, name)
             pair = (value, value) if isinstance(value, int) else tuple(value)
             if len(pair) != 2 or not all(type(n) is int and 0 < n <= limits.PIXELS for n in pair):
-                raise InputError(
+                message = (
                     "image {name} is {value}; it must be two whole numbers, at least 1 and at "
-                    "most {pixels:,}",
-                    name,
-                    in_short(value),
-                    limits.PIXELS,
+                    "most {pixels:,}"
                 )
+                raise InputError(message, name, in_short(value), limits.PIXELS)
             object.__setattr__(self, name, pair)
         check_fields(self)
         for pixels, patch, name in zip(self.size, self.patch, ("height", "width"), strict=True):
             if pixels % patch:
-                raise InputError(
-                    "the image {name} {pixels} must be a multiple of the patch size {patch}",
-                    name,
-                    pixels,
-                    patch,
-                )
+                message = "the image {name} {pixels} must be a multiple of the patch size {patch}"
+                raise InputError(message, name, pixels, patch)
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -22,11 +22,9 @@ from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model, Outputs
 from ownbert.nn.multihead import MultiHeadAttention
-from ownbert.nn.output_heads import ClassificationHead, TokenHead
-from ownbert.nn.pooling import LastPooling, RecurrentPooling
+from ownbert.nn.output_heads import ClassificationHead, LastPooling, RecurrentPooling, TokenHead
 from ownbert.nn.positions import RelativeKeys, rotate
-from ownbert.nn.variants.convolution import Convolution
-from ownbert.nn.variants.disentangled import DistanceTable, DistanceVectors, row_of
+from ownbert.nn.variants.disentangled import Convolution, DistanceTable, DistanceVectors, row_of
 from ownbert.nn.variants.ngram_embeddings import NgramTable, hashed_ngrams
 from ownbert.nn.variants.sesame import blur
 from ownbert.transformers.padded_call import logits_by_name

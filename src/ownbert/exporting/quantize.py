@@ -15,8 +15,7 @@ from torch import Tensor
 from ownbert.batches.batch import Batch, pack
 from ownbert.batches.example import Example
 from ownbert.checkpoint import Description, load, require_float
-from ownbert.checkpoint.quantized import write_quantized
-from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
+from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights, write_quantized
 from ownbert.exceptions import InputError
 from ownbert.exporting.export import Say, copy_beside, describe_network, name_of
 from ownbert.exporting.parity import batches, sequences_of
@@ -29,9 +28,8 @@ from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
-from ownbert.nn.packed.int8 import EXACT, NONE, PAIRS, products_here, quantizable, smoothing
-from ownbert.nn.packed.prepack import prepack
-from ownbert.nn.pooling import POOLINGS as POOLING_LAYERS
+from ownbert.nn.output_heads import POOLINGS as POOLING_LAYERS
+from ownbert.nn.prepack import EXACT, NONE, PAIRS, prepack, products_here, quantizable, smoothing
 from ownbert.run.model_card import save_card, table
 from ownbert.run.run_folder import complete_folder, refuse_taken
 from ownbert.tasks.embedding_config import POOLINGS, read_embedding_config

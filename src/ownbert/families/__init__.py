@@ -10,8 +10,7 @@ from ownbert.families.deberta import DEBERTA
 from ownbert.families.distilbert import DISTILBERT
 from ownbert.families.electra import ELECTRA
 from ownbert.families.ernie import ERNIE
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder
-from ownbert.families.mapping.family import OWN, Family
+from ownbert.families.mapping.family import OWN, EncoderDecoder, Family
 from ownbert.families.marian import MARIAN
 from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.modernbert import MODERNBERT
@@ -20,24 +19,8 @@ from ownbert.families.t5 import T5, T5_ENCODER_DECODER
 from ownbert.families.vit import VIT
 from ownbert.families.xlnet import XLNET
 
-FAMILIES = {
-    family.model_type: family
-    for family in (
-        BERT,
-        ROBERTA,
-        XLM_ROBERTA,
-        CAMEMBERT,
-        ALBERT,
-        DISTILBERT,
-        ELECTRA,
-        ERNIE,
-        MOBILEBERT,
-        MODERNBERT,
-        DEBERTA,
-        T5,
-        XLNET,
-    )
-}
+_TEXTS = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, DISTILBERT, ELECTRA, ERNIE, MOBILEBERT)
+FAMILIES = {family.model_type: family for family in (*_TEXTS, MODERNBERT, DEBERTA, T5, XLNET)}
 
 # Models with a decoder that attends to the encoder.
 ENCODER_DECODERS = {kind.model_type: kind for kind in (MARIAN, T5_ENCODER_DECODER)}
@@ -81,10 +64,6 @@ def family_of(model_type: str, where: str) -> Family:
         )
     if name not in families:
         wrong = f"{model_type!r} is not known" if model_type else "is missing"
-        raise InputError(
-            "{where}: model_type {wrong}; it must be one of {families}",
-            where,
-            wrong,
-            ", ".join(families),
-        )
+        message = "{where}: model_type {wrong}; it must be one of {families}"
+        raise InputError(message, where, wrong, ", ".join(families))
     return families[name]

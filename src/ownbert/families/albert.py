@@ -1,20 +1,8 @@
 """ALBERT (Lan et al. 2020): factorised embeddings, and layers that share their weights."""
 
+import ownbert.families.bert as bert
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families.bert import (
-    CHOICE,
-    CLASSIFICATION,
-    DEFAULTS,
-    ENCODER_ONLY,
-    MLM,
-    OLD_NAMES,
-    SPAN,
-    TOKENS,
-    embedding_rules,
-    label_rules,
-    mlm_rules,
-)
-from ownbert.families.mapping.family import ArchitectureSpec, Family
+from ownbert.families.mapping.family import ArchitectureSpec, Family, architectures
 from ownbert.families.mapping.weight_map import Fuse, Rename, WeightMap
 
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}."
@@ -25,12 +13,9 @@ ALBERT = Family(
     model_type="albert",
     weight_map=WeightMap(
         rules=(
-            *embedding_rules("albert.embeddings."),
+            *bert.embedding_rules("albert.embeddings."),
             Rename("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in"),
-            Fuse(
-                _BLOCK + "attention.qkv",
-                tuple(_LAYER + f"attention.{name}" for name in ("query", "key", "value")),
-            ),
+            Fuse.of(_BLOCK + "attention.qkv", _LAYER + "attention.", "query", "key", "value"),
             Rename(
                 _BLOCK + "attention.bias.distance.weight",
                 _LAYER + "attention.distance_embedding.weight",
@@ -41,26 +26,23 @@ ALBERT = Family(
             Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn_output"),
             Rename(_BLOCK + "feed_forward_norm", _LAYER + "full_layer_layer_norm"),
             Rename("pooler.dense", "albert.pooler"),
-            *mlm_rules(
+            *bert.mlm_rules(
                 "predictions.",
                 "albert.embeddings.word_embeddings.weight",
                 dense="dense",
                 norm="LayerNorm",
             ),
             Rename("heads.sop.dense", "sop_classifier.classifier"),
-            *label_rules("classification", "choice", "tokens"),
+            *bert.label_rules("classification", "choice", "tokens"),
         ),
         prefix="albert.",
-        old_names=OLD_NAMES,
+        old_names=bert.OLD_NAMES,
     ),
     architectures={
-        "AlbertModel": ArchitectureSpec(),
-        "AlbertForPreTraining": ArchitectureSpec((MLM, _SOP)),
-        "AlbertForMaskedLM": ArchitectureSpec((MLM,)),
-        "AlbertForSequenceClassification": ArchitectureSpec((CLASSIFICATION,)),
-        "AlbertForMultipleChoice": ArchitectureSpec((CHOICE,)),
-        "AlbertForTokenClassification": ArchitectureSpec((TOKENS,)),
-        "AlbertForQuestionAnswering": ArchitectureSpec((SPAN,)),
+        **architectures(
+            "Albert", bert.MLM, bert.CLASSIFICATION, bert.CHOICE, bert.TOKENS, bert.SPAN
+        ),
+        "AlbertForPreTraining": ArchitectureSpec((bert.MLM, _SOP)),
     },
     defaults={
         "vocab_size": 30000,
@@ -78,7 +60,7 @@ ALBERT = Family(
         "bos_token_id": 2,
         "eos_token_id": 3,
         **{
-            key: DEFAULTS[key]
+            key: bert.DEFAULTS[key]
             for key in (
                 *("max_position_embeddings", "type_vocab_size", "initializer_range"),
                 *("layer_norm_eps", "position_embedding_type", "pad_token_id", "pruned_heads"),
@@ -88,7 +70,7 @@ ALBERT = Family(
     },
     fixed={"drop_feed_forward_output": False, "scale_relative_positions": False},
     labelled=("sop",),
-    required=ENCODER_ONLY,
+    required=bert.ENCODER_ONLY,
     dropouts=dict.fromkeys(
         ("classification", "choice", "tokens", "sop"), "classifier_dropout_prob"
     ),

@@ -11,6 +11,7 @@ from ownbert.families.mapping.family import (
     ArchitectureSpec,
     Calls,
     Family,
+    architectures,
     encoder_arguments,
 )
 from ownbert.families.mapping.weight_map import Drop, Fuse, Make, Rename, Rule, Tie, WeightMap
@@ -61,14 +62,6 @@ MLM, NSP, CHOICE = HeadSpec("mlm"), HeadSpec("nsp"), HeadSpec("choice")
 CLASSIFICATION, TOKENS, SPAN = HeadSpec("classification"), HeadSpec("tokens"), HeadSpec("span")
 
 
-def without_position_table(config: EncoderConfig) -> bool:
-    """Whether Transformers has a position table that OwnBERT does not have.
-
-    False for position types that Transformers does not have: without the table it cannot load them.
-    """
-    return config.positions.unused_table
-
-
 def position_table(config: EncoderConfig) -> "Tensor":
     """The position table that only Transformers has: sinusoids, or unused zeros."""
     import torch
@@ -87,10 +80,7 @@ def encoder_rules(prefix: str) -> tuple[Rule, ...]:
     layer, block = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
     return (
         *embedding_rules(prefix + "embeddings."),
-        Fuse(
-            block + "attention.qkv",
-            tuple(layer + f"attention.self.{name}" for name in ("query", "key", "value")),
-        ),
+        Fuse.of(block + "attention.qkv", layer + "attention.self.", "query", "key", "value"),
         Rename(
             block + "attention.bias.distance.weight",
             layer + "attention.self.distance_embedding.weight",
@@ -98,9 +88,8 @@ def encoder_rules(prefix: str) -> tuple[Rule, ...]:
         Rename(block + "attention.output", layer + "attention.output.dense"),
         Rename(block + "attention_norm", layer + "attention.output.LayerNorm"),
         Rename(block + "cross_attention.query", layer + "crossattention.self.query"),
-        Fuse(
-            block + "cross_attention.key_value",
-            tuple(layer + f"crossattention.self.{name}" for name in ("key", "value")),
+        Fuse.of(
+            block + "cross_attention.key_value", layer + "crossattention.self.", "key", "value"
         ),
         Rename(block + "cross_attention.output", layer + "crossattention.output.dense"),
         Rename(block + "cross_attention_norm", layer + "crossattention.output.LayerNorm"),
@@ -115,7 +104,11 @@ def embedding_rules(theirs: str) -> tuple[Rule, ...]:
     """Rules for the embedding tables under ``theirs``, their LayerNorm, and old buffers."""
     return (
         Rename("encoder.embeddings.word.weight", theirs + "word_embeddings.weight"),
-        Make(theirs + "position_embeddings.weight", without_position_table, position_table),
+        Make(
+            theirs + "position_embeddings.weight",
+            lambda c: c.positions.unused_table,
+            position_table,
+        ),
         Rename("encoder.embeddings.position.weight", theirs + "position_embeddings.weight"),
         Rename("encoder.embeddings.token_type.weight", theirs + "token_type_embeddings.weight"),
         Rename("encoder.embeddings.norm", theirs + "LayerNorm"),
@@ -143,24 +136,17 @@ def label_rules(*kinds: str) -> tuple[Rule, ...]:
     )
 
 
-def bert_architectures(name: str) -> Mapping[str, ArchitectureSpec]:
+def classes(name: str) -> Mapping[str, ArchitectureSpec]:
     """The architectures of BERT, or of a family that differs only in the encoder."""
+    causal = "LMHeadModel" if name == "Bert" else "ForCausalLM"
     return {
-        f"{name}Model": ArchitectureSpec(),
+        **architectures(name, MLM, NSP, CLASSIFICATION, CHOICE, TOKENS, SPAN),
         f"{name}ForPreTraining": ArchitectureSpec((MLM, NSP)),
-        f"{name}ForMaskedLM": ArchitectureSpec((MLM,)),
-        f"{name}LMHeadModel" if name == "Bert" else f"{name}ForCausalLM": ArchitectureSpec(
-            (MLM,), decoder=True
-        ),
-        f"{name}ForNextSentencePrediction": ArchitectureSpec((NSP,)),
-        f"{name}ForSequenceClassification": ArchitectureSpec((CLASSIFICATION,)),
-        f"{name}ForMultipleChoice": ArchitectureSpec((CHOICE,)),
-        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,)),
-        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,)),
+        name + causal: ArchitectureSpec((MLM,), decoder=True),
     }
 
 
-def bert_rules(prefix: str) -> tuple[Rule, ...]:
+def all_rules(prefix: str) -> tuple[Rule, ...]:
     """Rules for the encoder and all heads, with BERT's names."""
     word = prefix + "embeddings.word_embeddings.weight"
     return (
@@ -182,9 +168,9 @@ _DISTILLATION = tuple(
 BERT = Family(
     model_type="bert",
     weight_map=WeightMap(
-        rules=(*bert_rules("bert."), *_DISTILLATION), prefix="bert.", old_names=OLD_NAMES
+        rules=(*all_rules("bert."), *_DISTILLATION), prefix="bert.", old_names=OLD_NAMES
     ),
-    architectures=bert_architectures("Bert"),
+    architectures=classes("Bert"),
     defaults=DEFAULTS,
     required=REQUIRED,
     calls=Calls(partial(encoder_arguments, crossing=CROSSING)),

@@ -10,12 +10,12 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import Disentangled
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.bert import ENCODER_ONLY, SPAN, TOKENS, label_rules
+from ownbert.families.bert import ENCODER_ONLY, MLM, SPAN, TOKENS, label_rules
 from ownbert.families.mapping.family import (
-    ArchitectureSpec,
     Calls,
     Family,
     activation_of,
+    architectures,
     encoder_arguments,
 )
 from ownbert.families.mapping.weight_map import (
@@ -140,32 +140,12 @@ def _disentangled(config: EncoderConfig) -> Disentangled:
     return config.disentangled or Disentangled()
 
 
-def _is_legacy(config: EncoderConfig) -> bool:
-    return _disentangled(config).legacy
-
-
-def _has_positions(config: EncoderConfig) -> bool:
-    return config.positions.table
-
-
-def _has_unused_table(config: EncoderConfig) -> bool:
-    return _disentangled(config).relative_attention and not _disentangled(config).terms
-
-
-def _has_unused_norm(config: EncoderConfig) -> bool:
-    return _disentangled(config).norm_rel_ebd and not _disentangled(config).terms
-
-
-def _width(config: EncoderConfig) -> tuple[int, ...]:
-    return (config.hidden_size,)
-
-
 def _embedding_rules() -> tuple[Rule, ...]:
     positions = _TABLES + "position_embeddings.weight"
     return (
         Rename("encoder.embeddings.word.weight", _TABLES + "word_embeddings.weight"),
-        Rename("encoder.embeddings.position.weight", positions, when=_has_positions),
-        Drop(positions, "not used", when=lambda c: not _has_positions(c)),
+        Rename("encoder.embeddings.position.weight", positions, when=lambda c: c.positions.table),
+        Drop(positions, "not used", when=lambda c: not c.positions.table),
         Rename("encoder.embeddings.token_type.weight", _TABLES + "token_type_embeddings.weight"),
         Rename("encoder.embeddings.projection.weight", _TABLES + "embed_proj.weight"),
         Rename("encoder.embeddings.norm", _TABLES + "LayerNorm"),
@@ -174,12 +154,18 @@ def _embedding_rules() -> tuple[Rule, ...]:
         Drop(_TABLES + "position_embeddings._weight", "of pretraining"),
         Make(
             _ENCODER + "rel_embeddings.weight",
-            _has_unused_table,
+            lambda c: _disentangled(c).relative_attention and not _disentangled(c).terms,
             constant(0.0, lambda c: (2 * _disentangled(c).span, c.hidden_size)),
         ),
         Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
-        Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, constant(1.0, _width)),
-        Make(_ENCODER + "LayerNorm.bias", _has_unused_norm, constant(0.0, _width)),
+        *(
+            Make(
+                f"{_ENCODER}LayerNorm.{name}",
+                lambda c: _disentangled(c).norm_rel_ebd and not _disentangled(c).terms,
+                constant(value, lambda c: (c.hidden_size,)),
+            )
+            for name, value in (("weight", 1.0), ("bias", 0.0))
+        ),
         Rename("encoder.distances.norm", _ENCODER + "LayerNorm"),
         Rename("encoder.convolution.conv", _ENCODER + "conv.conv"),
         Rename("encoder.convolution.norm", _ENCODER + "conv.LayerNorm"),
@@ -188,9 +174,8 @@ def _embedding_rules() -> tuple[Rule, ...]:
 
 def _block_rules() -> tuple[Rule, ...]:
     attention = _LAYER + "attention.self."
-    names = ("query_proj", "key_proj", "value_proj")
     return (
-        Fuse(_BLOCK + "attention.qkv", tuple(attention + name for name in names)),
+        Fuse.of(_BLOCK + "attention.qkv", attention, "query_proj", "key_proj", "value_proj"),
         Rename(_BLOCK + "attention.bias.key", attention + "pos_key_proj"),
         Rename(_BLOCK + "attention.bias.query", attention + "pos_query_proj"),
         Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
@@ -213,9 +198,9 @@ def _mlm_rules() -> tuple[Rule, ...]:
     rules: list[Rule] = []
     for ours, legacy, later in parts:
         rules += [
-            Rename(f"heads.mlm.{ours}", legacy, when=_is_legacy),
+            Rename(f"heads.mlm.{ours}", legacy, when=lambda c: _disentangled(c).legacy),
             Rename(f"heads.mlm.{ours}", later),
-            Rename(f"heads.mlm.{ours}", legacy, when=lambda c: not _is_legacy(c)),
+            Rename(f"heads.mlm.{ours}", legacy, when=lambda c: not _disentangled(c).legacy),
         ]
     return (*rules, Tie(old + "decoder.bias", old + "bias"), Tie(old + "decoder.weight", word))
 
@@ -237,14 +222,9 @@ DEBERTA = Family(
         ),
         prefix="deberta.",
     ),
-    architectures={
-        "DebertaV2Model": ArchitectureSpec(pooler=False),
-        "DebertaV2ForMaskedLM": ArchitectureSpec((HeadSpec("mlm"),)),
-        "DebertaV2ForSequenceClassification": ArchitectureSpec((_head("classification"),)),
-        "DebertaV2ForTokenClassification": ArchitectureSpec((TOKENS,)),
-        "DebertaV2ForQuestionAnswering": ArchitectureSpec((SPAN,)),
-        "DebertaV2ForMultipleChoice": ArchitectureSpec((_head("choice"),)),
-    },
+    architectures=architectures(
+        "DebertaV2", MLM, _head("classification"), TOKENS, SPAN, _head("choice"), pooler=False
+    ),
     defaults={
         "vocab_size": 128100,
         "hidden_size": 1536,

@@ -4,17 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import ownbert.families.bert as bert
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families.bert import (
-    ENCODER_ONLY,
-    MLM,
-    OLD_NAMES,
-    SPAN,
-    TOKENS,
-    embedding_rules,
-    label_rules,
-)
-from ownbert.families.mapping.family import ArchitectureSpec, Calls, Family, encoder_arguments
+from ownbert.families.mapping.family import Calls, Family, architectures, encoder_arguments
 from ownbert.families.mapping.weight_map import Fuse, Rename, Tie, WeightMap
 
 _LAYER = "distilbert.transformer.layer.{i}."
@@ -42,11 +34,8 @@ DISTILBERT = Family(
     model_type="distilbert",
     weight_map=WeightMap(
         rules=(
-            *embedding_rules("distilbert.embeddings."),
-            Fuse(
-                _BLOCK + "attention.qkv",
-                tuple(_LAYER + f"attention.{name}" for name in ("q_lin", "k_lin", "v_lin")),
-            ),
+            *bert.embedding_rules("distilbert.embeddings."),
+            Fuse.of(_BLOCK + "attention.qkv", _LAYER + "attention.", "q_lin", "k_lin", "v_lin"),
             Rename(_BLOCK + "attention.output", _LAYER + "attention.out_lin"),
             Rename(_BLOCK + "attention_norm", _LAYER + "sa_layer_norm"),
             Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn.lin1"),
@@ -58,19 +47,14 @@ DISTILBERT = Family(
             Tie("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
             Rename("heads.classification.hidden", "pre_classifier"),
             Rename("heads.choice.hidden", "pre_classifier"),
-            *label_rules("classification", "choice", "tokens"),
+            *bert.label_rules("classification", "choice", "tokens"),
         ),
         prefix="distilbert.",
-        old_names=OLD_NAMES,
+        old_names=bert.OLD_NAMES,
     ),
-    architectures={
-        "DistilBertModel": ArchitectureSpec(pooler=False),
-        "DistilBertForMaskedLM": ArchitectureSpec((MLM,)),
-        "DistilBertForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,)),
-        "DistilBertForMultipleChoice": ArchitectureSpec((_CHOICE,)),
-        "DistilBertForTokenClassification": ArchitectureSpec((TOKENS,)),
-        "DistilBertForQuestionAnswering": ArchitectureSpec((SPAN,)),
-    },
+    architectures=architectures(
+        "DistilBert", bert.MLM, _CLASSIFICATION, _CHOICE, bert.TOKENS, bert.SPAN, pooler=False
+    ),
     defaults={
         "vocab_size": 30522,
         "max_position_embeddings": 512,
@@ -93,7 +77,7 @@ DISTILBERT = Family(
     names=_NAMES,
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "drop_attention_output": False},
     reads=_reads,
-    required={**ENCODER_ONLY, "position_embedding_type": ("absolute",)},
+    required={**bert.ENCODER_ONLY, "position_embedding_type": ("absolute",)},
     dropouts={
         "classification": "seq_classif_dropout",
         "choice": "seq_classif_dropout",

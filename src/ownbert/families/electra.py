@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import ownbert.families.bert as bert
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families.bert import (
-    DEFAULTS,
-    OLD_NAMES,
-    REQUIRED,
-    SPAN,
-    TOKENS,
-    encoder_rules,
-    label_rules,
+from ownbert.families.mapping.family import (
+    ArchitectureSpec,
+    Calls,
+    Family,
+    architectures,
+    encoder_arguments,
 )
-from ownbert.families.mapping.family import ArchitectureSpec, Calls, Family, encoder_arguments
 from ownbert.families.mapping.weight_map import Rename, Tie, WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
@@ -38,7 +36,7 @@ ELECTRA = Family(
     model_type="electra",
     weight_map=WeightMap(
         rules=(
-            *encoder_rules("electra."),
+            *bert.encoder_rules("electra."),
             Rename("encoder.embeddings.projection", "electra.embeddings_project"),
             Rename("heads.mlm.dense", "generator_predictions.dense"),
             Rename("heads.mlm.norm", "generator_predictions.LayerNorm"),
@@ -49,25 +47,22 @@ ELECTRA = Family(
             Rename("heads.classification.hidden", "classifier.dense"),
             Rename("heads.classification.dense", "classifier.out_proj"),
             Rename("heads.choice.hidden", "sequence_summary.summary"),
-            *label_rules("choice", "tokens"),
+            *bert.label_rules("choice", "tokens"),
         ),
         prefix="electra.",
-        old_names=OLD_NAMES,
+        old_names=bert.OLD_NAMES,
     ),
     architectures={
-        "ElectraModel": ArchitectureSpec(pooler=False),
+        **architectures(
+            "Electra", _MLM, _CLASSIFICATION, _CHOICE, bert.TOKENS, bert.SPAN, pooler=False
+        ),
         "ElectraForPreTraining": ArchitectureSpec((_DISCRIMINATOR,)),
-        "ElectraForMaskedLM": ArchitectureSpec((_MLM,)),
         "ElectraForCausalLM": ArchitectureSpec((_MLM,), decoder=True),
-        "ElectraForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,)),
-        "ElectraForMultipleChoice": ArchitectureSpec((_CHOICE,)),
-        "ElectraForTokenClassification": ArchitectureSpec((TOKENS,)),
-        "ElectraForQuestionAnswering": ArchitectureSpec((SPAN,)),
     },
     defaults={
         "vocab_size": 30522,
         "embedding_size": 128,
-        **DEFAULTS,
+        **bert.DEFAULTS,
         "hidden_size": 256,
         "num_attention_heads": 4,
         "intermediate_size": 1024,
@@ -79,7 +74,7 @@ ELECTRA = Family(
     reads=_reads,
     writes=_writes,
     required={
-        **REQUIRED,
+        **bert.REQUIRED,
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_first_dropout": (None, 0),

@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import ownbert.families.bert as bert
 from ownbert.config.encoder import EncoderConfig
-from ownbert.families.bert import (
-    DEFAULTS,
-    DROPOUTS,
-    OLD_NAMES,
-    REQUIRED,
-    bert_architectures,
-    bert_rules,
-)
 from ownbert.families.mapping.family import CROSSING, Calls, Family, encoder_arguments
 from ownbert.families.mapping.weight_map import Rename, WeightMap
 
@@ -32,20 +25,20 @@ ERNIE = Family(
     model_type="ernie",
     weight_map=WeightMap(
         rules=(
-            *bert_rules("ernie."),
+            *bert.all_rules("ernie."),
             Rename(
                 "encoder.embeddings.task_type.weight",
                 "ernie.embeddings.task_type_embeddings.weight",
             ),
         ),
         prefix="ernie.",
-        old_names=OLD_NAMES,
+        old_names=bert.OLD_NAMES,
     ),
-    architectures=bert_architectures("Ernie"),
-    defaults={**DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
+    architectures=bert.classes("Ernie"),
+    defaults={**bert.DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
     reads=_reads,
     writes=_writes,
-    required=REQUIRED,
+    required=bert.REQUIRED,
     calls=Calls(partial(encoder_arguments, inputs=_INPUTS, crossing=CROSSING)),
-    dropouts=DROPOUTS,
+    dropouts=bert.DROPOUTS,
 )

@@ -14,8 +14,13 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder
-from ownbert.families.mapping.family import OWN, POSITIONS, ArchitectureSpec, require_expressed
+from ownbert.families.mapping.family import (
+    OWN,
+    POSITIONS,
+    ArchitectureSpec,
+    EncoderDecoder,
+    require_expressed,
+)
 from ownbert.families.mapping.weight_map import (
     Drop,
     Fuse,
@@ -88,7 +93,7 @@ _DEFAULTS: dict[str, Any] = {
 def _stack(name: str) -> tuple[Rule, ...]:
     ours, theirs = f"{name}.blocks.{{i}}.", f"model.{name}.layers.{{i}}."
     rules: list[Rule] = [
-        Fuse(ours + "attention.qkv", tuple(f"{theirs}self_attn.{x}_proj" for x in "qkv")),
+        Fuse.of(ours + "attention.qkv", theirs + "self_attn.", "q_proj", "k_proj", "v_proj"),
         Rename(ours + "attention.output", theirs + "self_attn.out_proj"),
         Rename(ours + "attention_norm", theirs + "self_attn_layer_norm"),
         Rename(ours + "feed_forward.up", theirs + "fc1"),
@@ -98,13 +103,11 @@ def _stack(name: str) -> tuple[Rule, ...]:
         Drop(f"model.{name}.embed_positions.weight", "sines and cosines are computed"),
     ]
     if name == "decoder":
+        cross = theirs + "encoder_attn."
         rules += [
-            Rename(ours + "cross_attention.query", theirs + "encoder_attn.q_proj"),
-            Fuse(
-                ours + "cross_attention.key_value",
-                tuple(f"{theirs}encoder_attn.{x}_proj" for x in "kv"),
-            ),
-            Rename(ours + "cross_attention.output", theirs + "encoder_attn.out_proj"),
+            Rename(ours + "cross_attention.query", cross + "q_proj"),
+            Fuse.of(ours + "cross_attention.key_value", cross, "k_proj", "v_proj"),
+            Rename(ours + "cross_attention.output", cross + "out_proj"),
             Rename(ours + "cross_attention_norm", theirs + "encoder_attn_layer_norm"),
         ]
     return tuple(rules)
@@ -128,12 +131,8 @@ _SEPARATE_TABLES = (
 def weight_map(
     encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None = "generator"
 ) -> WeightMap:
-    """The weight map of a model with two stacks; its rules are expanded for all blocks.
-
-    Args:
-        shared: whether encoder, decoder and generator share their embeddings.
-        head: kind of the head; in this format always a generator.
-    """
+    """The weight map of a model with two stacks, expanded for all blocks; ``shared``: whether
+    encoder, decoder and generator share their embeddings."""
     words = decoder.vocab_size
     return WeightMap(
         (
@@ -146,11 +145,7 @@ def weight_map(
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
-    """Read the structure of a model.
-
-    Returns:
-        Encoder, decoder, and whether they and the generator share their embeddings.
-    """
+    """Encoder, decoder, and whether they and the generator share their embeddings."""
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
             raise InputError(f"{key} is {values[key]!r}; it must be {allowed[0]!r}")

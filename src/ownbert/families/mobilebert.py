@@ -4,19 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+import ownbert.families.bert as bert
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Mobile
 from ownbert.exceptions import InputError
-from ownbert.families.bert import (
-    DEFAULTS,
-    DROPOUTS,
-    OLD_NAMES,
-    REQUIRED,
-    bert_architectures,
-    embedding_rules,
-    label_rules,
-    mlm_rules,
-)
 from ownbert.families.mapping.family import Calls, Family, Kinds, encoder_arguments
 from ownbert.families.mapping.weight_map import Fuse, Make, Rename, Rule, WeightMap, constant
 
@@ -78,7 +69,7 @@ MOBILEBERT = Family(
     model_type="mobilebert",
     weight_map=WeightMap(
         rules=(
-            *embedding_rules(_TABLES),
+            *bert.embedding_rules(_TABLES),
             Make(
                 _TABLES + "embedding_transformation.weight",
                 _is_not_widened,
@@ -92,7 +83,7 @@ MOBILEBERT = Family(
             Rename("encoder.embeddings.projection", _TABLES + "embedding_transformation"),
             *_block_rules(),
             Rename("pooler.dense", "mobilebert.pooler.dense"),
-            *mlm_rules(
+            *bert.mlm_rules(
                 _HEAD,
                 _TABLES + "word_embeddings.weight",
                 dense="transform.dense",
@@ -106,18 +97,18 @@ MOBILEBERT = Family(
             ),
             Rename("heads.mlm.decoder_rest.weight", _HEAD + "dense.weight"),
             Rename("heads.nsp.dense", "cls.seq_relationship"),
-            *label_rules("classification", "choice", "tokens"),
+            *bert.label_rules("classification", "choice", "tokens"),
         ),
         prefix="mobilebert.",
-        old_names=OLD_NAMES,
+        old_names=bert.OLD_NAMES,
     ),
     architectures={
-        name: head for name, head in bert_architectures("MobileBert").items() if not head.decoder
+        name: head for name, head in bert.classes("MobileBert").items() if not head.decoder
     },
     defaults={
         **{
             key: value
-            for key, value in DEFAULTS.items()
+            for key, value in bert.DEFAULTS.items()
             if key not in ("position_embedding_type", "use_cache", "add_cross_attention")
         },
         "hidden_size": 512,
@@ -132,10 +123,10 @@ MOBILEBERT = Family(
     reads=_reads,
     writes=_writes,
     required={
-        **REQUIRED,
+        **bert.REQUIRED,
         "add_cross_attention": (False,),
         "position_embedding_type": ("absolute",),
     },
-    dropouts=DROPOUTS,
+    dropouts=bert.DROPOUTS,
     calls=Calls(_arguments),
 )

@@ -11,11 +11,11 @@ from ownbert.exceptions import InputError
 from ownbert.families.bert import ENCODER_ONLY
 from ownbert.families.mapping.family import (
     LAST,
-    ArchitectureSpec,
     Calls,
     Family,
     Kinds,
     activation_of,
+    architectures,
     labels_of,
 )
 from ownbert.families.mapping.weight_map import Rename, Rule, Tie, WeightMap
@@ -152,14 +152,11 @@ MODERNBERT = Family(
         ),
         prefix="model.",
     ),
-    architectures={
-        "ModernBertModel": ArchitectureSpec(pooler=False),
-        "ModernBertForMaskedLM": ArchitectureSpec((_head("mlm"),)),
-        "ModernBertForSequenceClassification": ArchitectureSpec((_head("classification"),)),
-        "ModernBertForTokenClassification": ArchitectureSpec((_head("tokens"),)),
-        "ModernBertForQuestionAnswering": ArchitectureSpec((_head("span"),)),
-        "ModernBertForMultipleChoice": ArchitectureSpec((_head("choice"),)),
-    },
+    architectures=architectures(
+        "ModernBert",
+        *map(_head, ("mlm", "classification", "tokens", "span", "choice")),
+        pooler=False,
+    ),
     defaults={
         "vocab_size": 50368,
         "hidden_size": 768,
@@ -228,8 +225,5 @@ MODERNBERT = Family(
     dropouts=dict.fromkeys(_LABELLED, "classifier_dropout"),
     reads_head=_reads_head,
     writes_head=_writes_head,
-    calls=Calls(
-        _arguments,
-        unsupported=("sliding_window_mask", *_UNPADDED),
-    ),
+    calls=Calls(_arguments, unsupported=("sliding_window_mask", *_UNPADDED)),
 )

@@ -4,24 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ownbert.families.bert as bert
 from ownbert.config.head_spec import HeadSpec
-from ownbert.families.bert import (
-    CHOICE,
-    DEFAULTS,
-    OLD_NAMES,
-    REQUIRED,
-    SPAN,
-    TOKENS,
-    encoder_rules,
-    label_rules,
-    mlm_rules,
-)
 from ownbert.families.mapping.family import (
     CROSSING,
     ArchitectureSpec,
     Calls,
     Family,
     Kinds,
+    architectures,
     encoder_arguments,
 )
 from ownbert.families.mapping.weight_map import Rename, Rule, WeightMap
@@ -34,11 +25,11 @@ def roberta_rules(prefix: str) -> tuple[Rule, ...]:
     """Rules for the encoder and all heads, with RoBERTa's names."""
     word = prefix + "embeddings.word_embeddings.weight"
     return (
-        *encoder_rules(prefix),
-        *mlm_rules("lm_head.", word, dense="dense", norm="layer_norm"),
+        *bert.encoder_rules(prefix),
+        *bert.mlm_rules("lm_head.", word, dense="dense", norm="layer_norm"),
         Rename("heads.classification.hidden", "classifier.dense"),
         Rename("heads.classification.dense", "classifier.out_proj"),
-        *label_rules("choice", "tokens"),
+        *bert.label_rules("choice", "tokens"),
     )
 
 
@@ -50,13 +41,8 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
 def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
     """The architectures of RoBERTa, or of a family with the same structure."""
     return {
-        f"{name}Model": ArchitectureSpec(),
-        f"{name}ForMaskedLM": ArchitectureSpec((_MLM,)),
+        **architectures(name, _MLM, _CLASSIFICATION, bert.CHOICE, bert.TOKENS, bert.SPAN),
         f"{name}ForCausalLM": ArchitectureSpec((_MLM,), decoder=True),
-        f"{name}ForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,)),
-        f"{name}ForMultipleChoice": ArchitectureSpec((CHOICE,)),
-        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,)),
-        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,)),
     }
 
 
@@ -70,17 +56,19 @@ def _arguments(kinds: Kinds, decoder: bool) -> Sequence[str]:
 
 ROBERTA = Family(
     model_type="roberta",
-    weight_map=WeightMap(rules=roberta_rules("roberta."), prefix="roberta.", old_names=OLD_NAMES),
+    weight_map=WeightMap(
+        rules=roberta_rules("roberta."), prefix="roberta.", old_names=bert.OLD_NAMES
+    ),
     architectures=roberta_architectures("Roberta"),
     defaults={
-        **DEFAULTS,
+        **bert.DEFAULTS,
         "vocab_size": 50265,
         "pad_token_id": 1,
         "bos_token_id": 0,
         "eos_token_id": 2,
     },
     reads=_reads,
-    required=REQUIRED,
+    required=bert.REQUIRED,
     calls=Calls(_arguments),
     # The multiple-choice head uses the encoder's dropout rate.
     dropouts=dict.fromkeys(("classification", "tokens"), "classifier_dropout"),

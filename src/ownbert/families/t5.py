@@ -9,11 +9,12 @@ from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import T5_STRUCTURE, EncoderConfig
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, in_short
-from ownbert.families.mapping.encoder_decoder import EncoderDecoder, Stacks
 from ownbert.families.mapping.family import (
     ArchitectureSpec,
     Calls,
+    EncoderDecoder,
     Family,
+    Stacks,
     encoder_arguments,
     require_expressed,
 )
@@ -38,7 +39,7 @@ def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
             f"{name}.buckets.weight",
             f"{prefix}{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
         ),
-        Fuse(ours + "attention.qkv", tuple(f"{attention}SelfAttention.{x}" for x in "qkv")),
+        Fuse.of(ours + "attention.qkv", attention + "SelfAttention.", *"qkv"),
         Rename(ours + "attention.output", attention + "SelfAttention.o"),
         Rename(ours + "attention_norm", attention + "layer_norm"),
         Rename(ours + "feed_forward.up", dense + "wi", when=lambda c: not c.gated_feed_forward),
@@ -54,10 +55,7 @@ def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
     if name == "decoder":
         rules += [
             Rename(ours + "cross_attention.query", cross + "EncDecAttention.q"),
-            Fuse(
-                ours + "cross_attention.key_value",
-                tuple(f"{cross}EncDecAttention.{x}" for x in "kv"),
-            ),
+            Fuse.of(ours + "cross_attention.key_value", cross + "EncDecAttention.", *"kv"),
             Rename(ours + "cross_attention.output", cross + "EncDecAttention.o"),
             Rename(ours + "cross_attention_norm", cross + "layer_norm"),
         ]
@@ -70,13 +68,11 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     act = str(kind).removeprefix(_GATED)
     if act not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise InputError(
+        message = (
             "feed_forward_proj {kind} is not known; use one of {options}, or one of these after "
-            "{gated}",
-            in_short(kind),
-            known,
-            _GATED,
+            "{gated}"
         )
+        raise InputError(message, in_short(kind), known, _GATED)
     gated = str(kind).startswith(_GATED)
     # Transformers also writes these two keys, which take precedence over feed_forward_proj.
     act = values.get("dense_act_fn") or (_GATED_ACTIVATIONS.get(act, act) if gated else act)
@@ -178,12 +174,8 @@ T5 = Family(
 def weight_map(
     encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None = "generator"
 ) -> WeightMap:
-    """The weight map of an encoder-decoder; its rules are expanded for all blocks.
-
-    Args:
-        shared: whether the generator shares the word embeddings.
-        head: kind of the head; None: no head.
-    """
+    """The weight map of an encoder-decoder, expanded for all blocks; ``shared``: whether the
+    generator shares the word embeddings."""
     prefix = "transformer." if head == "classification" else ""
     words = f"{prefix}shared.weight"
     rules: list[Rule] = [
@@ -204,11 +196,7 @@ def weight_map(
 
 
 def read_config(values: Mapping[str, Any]) -> Stacks:
-    """Read the structure of an encoder-decoder.
-
-    Returns:
-        Encoder, decoder, and whether the generator shares the word embeddings.
-    """
+    """Encoder, decoder, and whether the generator shares the word embeddings."""
     if values.get("tie_encoder_decoder"):
         raise InputError("tie_encoder_decoder is True; it must be False")
     encoder = T5.read_config(values)

@@ -66,11 +66,8 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields from a config.json, where sizes are one number for squares, or height and width."""
     pooled = values["pooler_output_size"]
     if pooled not in (None, values["hidden_size"]):
-        raise InputError(
-            "pooler_output_size is {pooled}; it must be hidden_size, {values}",
-            pooled,
-            values["hidden_size"],
-        )
+        message = "pooler_output_size is {pooled}; it must be hidden_size, {values}"
+        raise InputError(message, pooled, values["hidden_size"])
     for key in ("image_size", "patch_size"):
         if not isinstance(values[key], int | list | tuple):
             raise InputError(
@@ -116,9 +113,8 @@ VIT = Family(
                 "vit.embeddings.cls_token",
                 "vit.embeddings.position_embeddings",
             ),
-            Fuse(
-                _BLOCK + "attention.qkv",
-                tuple(_LAYER + f"attention.attention.{name}" for name in ("query", "key", "value")),
+            Fuse.of(
+                _BLOCK + "attention.qkv", _LAYER + "attention.attention.", "query", "key", "value"
             ),
             Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
             Rename(_BLOCK + "attention_norm", _LAYER + "layernorm_before"),

@@ -69,12 +69,8 @@ def _writes_head(spec: HeadSpec) -> dict[str, Any]:
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     head_size = values.get("d_head")
     if head_size is not None and head_size * values["n_head"] != values["d_model"]:
-        raise InputError(
-            "d_head is {head_size}; it must be d_model {values} / n_head {values2}",
-            head_size,
-            values["d_model"],
-            values["n_head"],
-        )
+        message = "d_head is {head_size}; it must be d_model {values} / n_head {values2}"
+        raise InputError(message, head_size, values["d_model"], values["n_head"])
     clamp = values["clamp_len"]
     return {
         "max_position_embeddings": values.get(_LONGEST) or _USUAL,
@@ -226,9 +222,5 @@ XLNET = Family(
     activations=dict.fromkeys(_SUMMARISED, "summary_activation"),
     reads_head=_reads_head,
     writes_head=_writes_head,
-    calls=Calls(
-        _arguments,
-        unsupported=("mems", "use_mems", "input_mask"),
-        memory=True,
-    ),
+    calls=Calls(_arguments, unsupported=("mems", "use_mems", "input_mask"), memory=True),
 )

@@ -46,7 +46,7 @@ def make_model(
             pooler=pooler,
             labels=task.labels,
             dropout=settings.dropout,
-            anew=[] if knows_labels(description, task) else [spec.kind],
+            new_heads=[] if knows_labels(description, task) else [spec.kind],
         )
         if pretrained is not None:  # its word features are taken over, and it is removed
             head: Any = model.heads[task.head]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ownbert.batches.masking import Masking, ordinary_tokens
-from ownbert.checkpoint.agreement import ANSWERS
+from ownbert.checkpoint.description import ANSWERS
 from ownbert.exceptions import InputError
 from ownbert.finetuning.row_checks import LabelledSplit
 from ownbert.language.messages import Option
 from ownbert.nn.model import Model
-from ownbert.nn.packed.prepack import prepack_for_heads
+from ownbert.nn.prepack import prepack_for_heads
 from ownbert.objectives.objective import Objective
 from ownbert.run.packed_encoder import PrecisionCheck, of_cosines
 from ownbert.tables.memory import MemoryTable

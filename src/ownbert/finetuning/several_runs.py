@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ownbert.checkpoint.agreement import agrees
+from ownbert.checkpoint.description import agrees
 from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.checks import list_of, object_, record
 from ownbert.exceptions import InputError

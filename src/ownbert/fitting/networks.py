@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, save
-from ownbert.checkpoint.agreement import ANSWERS, agrees, record_agreement
+from ownbert.checkpoint.description import ANSWERS, agrees, record_agreement
 from ownbert.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.corpus.store import prepare
 from ownbert.corpus.store_writer import INDEX

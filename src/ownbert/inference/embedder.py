@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ownbert import limits
-from ownbert.batches.by_tokens import batches_by_tokens
+from ownbert.batches.example import batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.checks import between, known, maybe
 from ownbert.exceptions import InputError, named_repr, warn_of_input

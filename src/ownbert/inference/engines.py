@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import Description
-from ownbert.checkpoint.agreement import ANSWERS, VECTORS, agrees, claims
+from ownbert.checkpoint.description import ANSWERS, VECTORS, agrees, claims
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.checks import anything, dict_of, known, maybe, record, text, whole
 from ownbert.exceptions import InputError, in_short

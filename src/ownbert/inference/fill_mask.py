@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.batches.by_tokens import batches_by_tokens
-from ownbert.batches.example import Example
+from ownbert.batches.example import Example, batches_by_tokens
 from ownbert.checkpoint import Description, describe, load_tokenizer
 from ownbert.exceptions import InputError
 from ownbert.hub import model_folder

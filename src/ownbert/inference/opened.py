@@ -211,7 +211,7 @@ class Networks(Opened):
 
 
 def _packed_network(model: Any, precision: str) -> Any:
-    from ownbert.nn.packed.prepack import prepack_for_heads
+    from ownbert.nn.prepack import prepack_for_heads
     from ownbert.tasks.packed_network import PackedNetwork
 
     if model.device.type != "cpu" and precision != "float32":

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
-from ownbert.batches.by_tokens import batches_by_tokens
-from ownbert.batches.example import Example
+from ownbert.batches.example import Example, batches_by_tokens
 from ownbert.checkpoint.model_files import model_checksums, weights_checksums
 from ownbert.checks import between
 from ownbert.exceptions import InputError, named_repr

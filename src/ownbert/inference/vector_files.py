@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import describe
-from ownbert.checkpoint.agreement import VECTORS
+from ownbert.checkpoint.description import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.corpus.documents import find_files
 from ownbert.exceptions import InputError

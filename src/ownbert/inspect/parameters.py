@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ownbert.inspect.internals.observing import ranges
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 

@@ -18,7 +18,7 @@ from rich.cells import set_cell_size
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, pack
-from ownbert.batches.by_tokens import batches_by_tokens
+from ownbert.batches.example import batches_by_tokens
 from ownbert.checkpoint import describe, save
 from ownbert.exceptions import InputError
 from ownbert.families import family_of

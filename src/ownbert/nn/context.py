@@ -15,7 +15,7 @@ from ownbert.nn.variants.disentangled import DistanceVectors
 
 
 def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
-    """(T, ...) -> (B, S, ...)."""
+    """(T, ...) -> (B, S, ...); ``ValueError`` if the sequences have different lengths."""
     if len({*layout.lengths}) > 1:
         raise ValueError(
             f"a cache needs sequences of equal length, not {min(layout.lengths)} to "
@@ -34,13 +34,9 @@ def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
 
 
 class Cache:
-    """Cached keys and values by layer.
-
-    Attributes:
-        self_attention: keys and values of earlier tokens, (B, S, H, K) each; padding is masked.
-        cross_attention: keys and values of the encoder states, (T', H, K) each, packed.
-        memory_layout: layout of the encoder states.
-    """
+    """Cached keys and values by layer: ``self_attention`` of earlier tokens, (B, S, H, K) each,
+    with padding masked; ``cross_attention`` of the encoder states, (T', H, K) each, packed in
+    ``memory_layout``."""
 
     def __init__(self) -> None:
         self.self_attention: dict[int, tuple[Tensor, Tensor]] = {}
@@ -55,9 +51,8 @@ class Cache:
     def append(
         self, layer: int, keys: Tensor, values: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor]:
-        """Append keys and values of new tokens, (T, H, K) each; return all of the layer, packed:
-        (T', H, K) each.
-        """
+        """Append keys and values of new tokens; return all of the layer. (T, H, K) -> (T', H, K)
+        each."""
         keys, values = per_sequence(keys, layout), per_sequence(values, layout)
         if layer in self.self_attention:
             old_keys, old_values = self.self_attention[layer]
@@ -86,9 +81,7 @@ def _select(kept: dict[int, tuple[Tensor, Tensor]], rows: Tensor) -> None:
 @dataclass(frozen=True)
 class QueryStream:
     """The second stream of hidden states, for tokens that are predicted without seeing themselves
-    (Yang et al. 2019, section 2.3).
-
-    Its M rows follow the T rows of the tokens.
+    (Yang et al. 2019, section 2.3). Its M rows follow the T rows of the tokens.
 
     Args:
         rows: (M) row of each predicted token.
@@ -119,9 +112,8 @@ class QueryStream:
 
 
 class Returned(Protocol):
-    """Form in which hidden states and attention weights are returned.
-
-    The network continues from the returned tensors, so ``torch.autograd.grad`` can use them."""
+    """Form in which hidden states and attention weights are returned; the network continues from
+    the returned tensors, so ``torch.autograd.grad`` can use them."""
 
     def hidden(self, rows: Tensor) -> tuple[Any, Tensor]:
         """The returned form of hidden states (T, D), and the same rows derived from it."""

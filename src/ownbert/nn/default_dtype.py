@@ -40,11 +40,8 @@ def float32_default() -> Iterator[None]:
 
 
 def in_float32(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a public function or method that computes with PyTorch.
-
-    With another default type, weights would be created and saved in that type, and operations would
-    mix types.
-    """
+    """Decorate a public function or method that computes with PyTorch: with another default type,
+    weights would be created and saved in that type, and operations would mix types."""
 
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

@@ -6,7 +6,7 @@ T tokens, D inputs or hidden, I outputs.
 import platform
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -14,21 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.config.encoder import EncoderConfig
-from ownbert.nn.fast.accumulation import converted
+from ownbert.nn.accumulation import converted
 
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
+_gelu_tanh = partial(F.gelu, approximate="tanh")
 # By their names in ``config.json`` (``config.ACTIVATIONS``).
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -36,7 +24,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _gelu_tanh,
     "gelu_fast": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
-    "quick_gelu": _quick_gelu,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": F.relu,
     "relu6": F.relu6,
     "leaky_relu": F.leaky_relu,
@@ -45,7 +33,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": F.mish,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
-    "linear": _identity,
+    "linear": lambda x: x,
 }
 
 
@@ -131,16 +119,8 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
-    """Number of rows after padding with zero rows, so that few shapes are compiled.
-
-    Args:
-        count: number of rows T.
-        size: number of elements D I of the weight.
-        dtype: dtype of both.
-
-    Returns:
-        The next of eight steps between two powers of two, at most an eighth more than T.
-    """
+    """Number of rows after padding ``count`` rows with zero rows, so that few shapes are compiled,
+    for a weight of ``size`` elements: the next of eight steps between two powers of two."""
     in_units = dtype == torch.bfloat16 and has_matrix_units()
     if 2 * count * size > (_LARGE_IN_UNITS if in_units else _LARGE):
         return count
@@ -155,10 +135,8 @@ def has_matrix_units() -> bool:
 
 @lru_cache
 def onednn_is_faster(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies a layer's matrices in training faster than PyTorch's default.
-
-    In float32, MKL is faster on Intel processors.
-    """
+    """Whether oneDNN multiplies a layer's matrices in training faster than PyTorch's default. In
+    float32, MKL is faster on Intel processors."""
     mkl = dtype == torch.float32 and torch.backends.mkl.is_available() and _is_intels()
     return not mkl and onednn_has_linear(dtype)
 
@@ -250,17 +228,10 @@ class _Product(torch.autograd.Function):
             # In float32 a matrix product is faster than a sum over the tokens.
             ones = grad.new_ones(1, len(grad)) if grad.dtype == torch.float32 else None
             of_bias = grad.sum(0) if ones is None else (ones @ grad)[0]
-        return of_input, _of_weight(grad, x), of_bias
-
-
-def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
-    """grad^T x: (T, I), (T, D) -> (I, D).
-
-    oneDNN is faster in float32 if MKL is narrow, but rejects empty matrices.
-    """
-    if grad.dtype == torch.float32 and mkl_is_narrow() and len(grad):
-        return multiply(grad.t(), x.t(), None)
-    return grad.t() @ x
+        # oneDNN is faster in float32 if MKL is narrow, but rejects empty matrices.
+        fast = grad.dtype == torch.float32 and mkl_is_narrow() and len(grad)
+        of_weight = multiply(grad.t(), x.t(), None) if fast else grad.t() @ x
+        return of_input, of_weight, of_bias
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

@@ -19,7 +19,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.config.variants import SecondReading
 from ownbert.exceptions import InputError, in_short, other_names
 from ownbert.nn.context import Cache, Context
-from ownbert.nn.encoder import Embeddings, Encoder
+from ownbert.nn.encoder_stack import Embeddings, Encoder
 from ownbert.nn.output_heads import (
     ClassificationHead,
     MaskedLMHead,
@@ -41,7 +41,6 @@ class Outputs:
         logits: logits by name of the head.
         hidden_states: if requested, before and after each layer, L + 1 tensors (T, D).
         attentions, cross_attentions: if requested, by layer, (H, S, S') for each sequence.
-        cache: cache of the context.
     """
 
     hidden: Tensor
@@ -125,12 +124,8 @@ class Model(nn.Module):
             self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight
 
     def initialize(self, names: Collection[str] | None = None) -> None:
-        """Initialise weights with ``truncated_normal_`` and biases with zero, as in BERT.
-
-        Args:
-            names: parameters to initialise, if a checkpoint has the others; by default all. Only
-                these consume random numbers.
-        """
+        """Initialise weights with ``truncated_normal_`` and biases with zero, as in BERT; only the
+        parameters in ``names`` (by default all), which alone consume random numbers."""
         std = self.config.initializer_range
         new = {id(p) for name, p in self.named_parameters() if names is None or name in names}
         for module in self.modules():
@@ -199,7 +194,6 @@ class Model(nn.Module):
         """Run the model on a packed batch.
 
         Args:
-            batch: batch of B sequences.
             heads: names of the heads to run; by default all.
             context: head masks, encoder states, a cache, layers whose attention weights to keep; by
                 default the plain context of the batch.
@@ -317,11 +311,8 @@ class Model(nn.Module):
         if config.layer_gate is not None:
             raise InputError("the model weights all layers (layer_gate): none can be dropped")
         if type(count) is not int or not 1 <= count < config.num_hidden_layers:
-            raise InputError(
-                "{count} layers cannot be kept: the model has {num_hidden_layers}",
-                in_short(count),
-                config.num_hidden_layers,
-            )
+            message = "{count} layers cannot be kept: the model has {num_hidden_layers}"
+            raise InputError(message, in_short(count), config.num_hidden_layers)
         kept = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
         self.encoder.blocks = self.encoder.blocks[:count]
         self.config = replace(config, num_hidden_layers=count, pruned_heads=kept)
@@ -343,11 +334,8 @@ class Model(nn.Module):
             )
         old, size = self.encoder.embeddings.word, words.num_embeddings
         if words.embedding_dim != old.embedding_dim:
-            raise InputError(
-                "the new word table is {embedding_dim} wide; it must be {old_embedding_dim}",
-                words.embedding_dim,
-                old.embedding_dim,
-            )
+            message = "the new word table is {embedding_dim} wide; it must be {old_embedding_dim}"
+            raise InputError(message, words.embedding_dim, old.embedding_dim)
         if size != self.config.vocab_size:
             self.resize(size)
         self.encoder.embeddings.word = words

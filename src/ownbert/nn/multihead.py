@@ -76,10 +76,8 @@ class MultiHeadAttention(nn.Module):
         return self.attend(q, k, v, context, layer)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
-        """Attention of all heads, head masks, and the output matrix.
-
-        q (T, H, K), k and v (T', H, K) -> (T, D)
-        """
+        """Attention of all heads, head masks, and the output matrix: q (T, H, K), k and v (T', H,
+        K) -> (T, D)."""
         layout, collected = self.layout_of(context)
         out = self.attended(q, k, v, context, layer, layout, collected)
         return self.output(out.flatten(1))
@@ -163,9 +161,7 @@ class MultiHeadAttention(nn.Module):
 
 class Attention(MultiHeadAttention):
     """Multi-head self-attention; one D x 3HK matrix projects to queries, keys and values of all
-    heads.
-
-    The number of heads does not change the number of parameters, 4 D^2 + 4 D.
+    heads. The number of heads does not change the number of parameters, 4 D^2 + 4 D.
 
     Source: Vaswani et al. 2017, section 3.2.2.
     """
@@ -191,10 +187,8 @@ class Attention(MultiHeadAttention):
         return self._two_streams(q, k, v, context, layer)
 
     def _two_streams(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
-        """Attention of two streams to the tokens: (T + M, H, K) each -> (T + M, D).
-
-        Source: Yang et al. 2019, section 2.3.
-        """
+        """Attention of two streams to the tokens: (T + M, H, K) each -> (T + M, D) (Yang et al.
+        2019, section 2.3)."""
         stream, bias = context.query_stream, self.bias
         assert stream is not None
         assert isinstance(bias, RelativeSinusoids)

@@ -19,10 +19,8 @@ from ownbert.nn.variants.disentangled import DisentangledBias
 
 
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
-    """Sinusoidal position embeddings: (...) -> (..., D).
-
-    Args:
-        halves: first all sines, then all cosines, instead of alternating.
+    """Sinusoidal position embeddings: (...) -> (..., D), alternating, or in ``halves`` first all
+    sines, then all cosines.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
@@ -115,12 +113,8 @@ class Alibi(nn.Module):
 
 
 class DistanceKeys(NamedTuple):
-    """The keys of all distances from ``farthest`` downwards.
-
-    Args:
-        farthest: first distance, position of the query minus position of the key.
-        keys: (H, P, K) for P distances.
-    """
+    """Keys (H, P, K) of P distances from ``farthest`` downwards (query position minus key
+    position)."""
 
     farthest: int
     keys: Tensor
@@ -157,21 +151,13 @@ class RelativeSinusoids(nn.Module):
     def extended(
         self, q: Tensor, k: Tensor, of_queries: Tensor | None, of_keys: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys whose scaled product is the first and the last term of the score.
+        """Queries (T, H, K) and keys (T', H, K) whose scaled product is the first and the last term
+        of the score; with segments, 0 to ``SEGMENTS`` - 1 of each, (T, H, K + SEGMENTS) and (T', H,
+        K + SEGMENTS).
 
         A query gets a channel for each segment, which contains the term for keys of its own
         segment, and a key has a 1 in the channel of its segment. The term for other segments is
         equal for all keys, so it does not change the softmax.
-
-        Args:
-            q: (T, H, K).
-            k: (T', H, K).
-            of_queries: (T) segments of the queries, 0 to ``SEGMENTS`` - 1; None: a single segment.
-            of_keys: (T') segments of the keys.
-
-        Returns:
-            (T, H, K + SEGMENTS) and (T', H, K + SEGMENTS); without segments (T, H, K) and
-            (T', H, K).
         """
         if of_queries is None or of_keys is None:
             return q + self.content, k
@@ -184,8 +170,7 @@ class RelativeSinusoids(nn.Module):
         return q * self._scale(q), k
 
     def _scale(self, q: Tensor) -> float:
-        """Correction for scores that are divided by the root of the extended width instead of
-        sqrt(K)."""
+        """Correction for scores that are divided by the root of the extended width."""
         return (q.shape[-1] / self.size) ** 0.5
 
     def keys(self, farthest: int, latest: int) -> DistanceKeys:
@@ -211,10 +196,8 @@ class RelativeSinusoids(nn.Module):
     ) -> Tensor:
         """Scores of the distances: (B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S').
 
-        Args:
-            q, k: as returned by ``extended``.
-            distances: distances between them.
-            known: precomputed keys of at least these distances; by default they are computed.
+        ``q`` and ``k`` are returned by ``extended``; ``known`` are precomputed keys of at least
+        these distances.
         """
         queries, keys = q.shape[2], k.shape[2]
         known = self.keys(keys - 1, queries - 1) if known is None else known

@@ -19,7 +19,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HEADS, HeadSpec
 from ownbert.corpus.cooccurrence import cooccurrence_vectors
 from ownbert.corpus.store import Store
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
 from ownbert.nn.output_heads import MaskedLMHead

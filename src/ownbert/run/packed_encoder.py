@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from ownbert.batches.batch import Batch, pack
-from ownbert.batches.by_tokens import batches_by_tokens
-from ownbert.batches.example import Example
+from ownbert.batches.example import Example, batches_by_tokens
 from ownbert.checkpoint import Description, describe, load, load_tokenizer
-from ownbert.checkpoint.agreement import VECTORS, record_agreement
-from ownbert.nn.encoder import Encoder
-from ownbert.nn.packed.prepack import prepack
-from ownbert.nn.pooling import POOLINGS
+from ownbert.checkpoint.description import VECTORS, record_agreement
+from ownbert.nn.encoder_stack import Encoder
+from ownbert.nn.output_heads import POOLINGS
+from ownbert.nn.prepack import prepack
 from ownbert.text.styles import InputFormat
 from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import pick_device

@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ownbert.batches.by_tokens import batches_by_tokens
-from ownbert.batches.example import Example
+from ownbert.batches.example import Example, batches_by_tokens
 
 T = TypeVar("T")
 # Heads with logits for each token, which do not depend on other windows.

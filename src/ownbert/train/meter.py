@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.layers import multiply, onednn_has_linear
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import CrossAttention, MultiHeadAttention

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ownbert.batches.batch import Batch
 from ownbert.exceptions import InputError
-from ownbert.nn.fast.accumulation import one_update
+from ownbert.nn.accumulation import one_update
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Loss, Objective

@@ -62,9 +62,7 @@ class FastEncoder:
     """The packed network of an encoder, and what was computed by it and by Transformers.
 
     Args:
-        skips_padding: whether the values at padding may be zero.
-        network: the packed network; None: not supported.
-        reason: why it is not.
+        network: the packed network; None: not supported, for a ``reason``.
         calls: number of calls that the packed network computed.
         reasons: reasons why others were left to Transformers, with their numbers.
     """
@@ -75,7 +73,6 @@ class FastEncoder:
     calls: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     facts: Facts | None = None
-    form: "Form | None" = None
 
     def __call__(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result of ``model(*args, **kwargs)``; ``original`` is Transformers' forward pass."""
@@ -102,7 +99,7 @@ class FastEncoder:
             self.facts = Facts(model)
             try:
                 network = EncoderNetwork(model)
-                self.form = _compare(network, model, original)
+                _compare(network, model, original)
                 self.network = network
             except NotSupported as reason:
                 self.reason = str(reason)
@@ -116,32 +113,16 @@ class FastEncoder:
         except NotSupported as reason:
             log.warning("%s: Transformers computes it itself: %s", type(model).__name__, reason)
 
-    def _compute(self, model: Any, given: dict[str, Any]) -> Any:
+    def _compute(self, model: Any, arguments: dict[str, Any]) -> Any:
         assert self.network is not None
         assert self.facts is not None
-        assert self.form is not None
         require_encoder(model.config)
         _require_plain_layers(model, self.facts)
-        dtype = _require_plain_parameters(self.network.parameters(), model)
+        _require_plain_parameters(self.network.parameters(), model)
         unread = padding_is_unread.get()
         skips = self.skips_padding if unread is None else unread
         skips &= not model._forward_hooks  # which read the hidden states
-        return compute(self.network, model, given, self.form, dtype, skips_padding=skips)
-
-
-@dataclass(frozen=True)
-class Form:
-    """The form in which an encoder of Transformers returns its results.
-
-    Args:
-        kind: the class of the output.
-        keeps_none: whether a tuple contains None for a missing pooler.
-        normed: whether the last of the hidden states is after the final norm.
-    """
-
-    kind: Any
-    keeps_none: bool
-    normed: bool
+        return compute(self.network, model, arguments, skips_padding=skips)
 
 
 def require_plain_run() -> None:
@@ -181,8 +162,7 @@ def _require_plain_layers(model: nn.Module, facts: Facts) -> None:
             raise NotSupported("gradient checkpointing")
 
 
-def _require_plain_parameters(parameters: Iterable[Any], model: Any) -> torch.dtype:
-    """The dtype of all parameters."""
+def _require_plain_parameters(parameters: Iterable[Any], model: Any) -> None:
     dtype, device = model.dtype, model.device
     for parameter in parameters:
         if type(parameter) not in (nn.Parameter, Tensor):
@@ -193,66 +173,62 @@ def _require_plain_parameters(parameters: Iterable[Any], model: Any) -> torch.dt
         raise NotSupported(f"its parameters are {dtype}")
     if device.type not in _DEVICES:
         raise NotSupported(f"its parameters are on the device {device.type}")
-    return dtype
 
 
 def named(
     original: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a call that are not None, by name."""
-    given = dict(kwargs)
+    arguments = dict(kwargs)
     if args:
         try:
             bound = inspect.signature(original).bind(model, *args, **kwargs).arguments
         except TypeError:
             raise NotSupported("arguments that its forward pass does not accept") from None
-        given = dict(list(bound.items())[1:])
-        given |= given.pop("kwargs", {})
-    return {name: value for name, value in given.items() if value is not None}
+        arguments = dict(list(bound.items())[1:])
+        arguments |= arguments.pop("kwargs", {})
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def compute(
-    network: EncoderNetwork,
-    model: Any,
-    given: dict[str, Any],
-    form: Form,
-    dtype: torch.dtype,
-    *,
-    skips_padding: bool,
+    network: EncoderNetwork, model: Any, arguments: dict[str, Any], *, skips_padding: bool
 ) -> Any:
-    """The result of a call with named arguments.
-
-    Args:
-        skips_padding: whether the values at padding may be zero.
-    """
-    states = _option(model, given, "output_hidden_states")
-    if hasattr(model, "warn_if_padding_and_no_attention_mask") and "input_ids" in given:
-        model.warn_if_padding_and_no_attention_mask(given["input_ids"], given.get("attention_mask"))
-    tensors = {name: given[name] for name in _TENSORS if name in given}
-    for name, value in given.items():
+    """The result of a call with named arguments."""
+    states = _option(model, arguments, "output_hidden_states")
+    if hasattr(model, "warn_if_padding_and_no_attention_mask") and "input_ids" in arguments:
+        model.warn_if_padding_and_no_attention_mask(
+            arguments["input_ids"], arguments.get("attention_mask")
+        )
+    tensors = {name: arguments[name] for name in _TENSORS if name in arguments}
+    for name, value in arguments.items():
         if name in tensors or name in _OPTIONS or (name == "use_cache" and not value):
             continue
         raise NotSupported(f"the argument {name}")
-    if not isinstance(states, bool) or _option(model, given, "output_attentions"):
+    if not isinstance(states, bool) or _option(model, arguments, "output_attentions"):
         raise NotSupported("attention weights, or some hidden states, are returned")
-    _require_plain_tensors(tensors, network, model.device, dtype)
+    _require_plain_tensors(tensors, network, model)
     memory = network.family.calls.memory
-    mems = memory and _use_mems(model, given)
-    if memory and "token_type_ids" not in given and torch.is_grad_enabled():
+    by_default = "use_mems_train" if model.training else "use_mems_eval"
+    mems = memory and bool(arguments.get("use_mems", getattr(model.config, by_default, False)))
+    if memory and "token_type_ids" not in arguments and torch.is_grad_enabled():
         raise NotSupported("there are no token_type_ids")
     # The last token of a text of MobileBERT reads the word of the padding after it.
     neighbours = network.config.mobile is not None and network.config.mobile.trigram_input
     dense = states or mems or neighbours or not skips_padding
     whole = mems or torch.is_grad_enabled() or (dense and network.config.local_attention)
     parts = [] if whole else _parts_of_rows(tensors, dense=dense)
+    count = max(map(len, tensors.values()))  # position_ids may be those of all rows
+    batches = [
+        {name: x[rows] if len(x) == count else x for name, x in tensors.items()} for rows in parts
+    ]
     found = [
-        _run(network, model, form, part, dense=dense, states=states, mems=mems)
-        for part in ([_rows_of(tensors, rows) for rows in parts] or [tensors])
+        _run(network, model, batch, dense=dense, states=states, mems=mems)
+        for batch in (batches or [tensors])
     ]
     values = _joined(found, torch.cat(parts).argsort()) if parts else found[0]
-    if given.get("return_dict", getattr(model.config, "return_dict", True)):
-        return form.kind(**values)
-    none = network.has_pooler or form.keeps_none
+    if arguments.get("return_dict", getattr(model.config, "return_dict", True)):
+        return network.output(**values)
+    none = network.has_pooler or network.keeps_none
     return tuple(
         value
         for name, value in values.items()
@@ -277,11 +253,6 @@ def _parts_of_rows(tensors: Mapping[str, Tensor], *, dense: bool) -> list[Tensor
     return list(longest_first.split(sizes)) if len(sizes) > 1 else []
 
 
-def _rows_of(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    count = max(len(x) for x in tensors.values())  # position_ids may be those of all rows
-    return {name: x[rows] if len(x) == count else x for name, x in tensors.items()}
-
-
 def _joined(parts: list[dict[str, Any]], order: Tensor) -> dict[str, Any]:
     def join(values: list[Any]) -> Any:
         if isinstance(values[0], tuple):
@@ -294,7 +265,6 @@ def _joined(parts: list[dict[str, Any]], order: Tensor) -> dict[str, Any]:
 def _run(
     network: EncoderNetwork,
     model: Any,
-    form: Form,
     tensors: Mapping[str, Any],
     *,
     dense: bool,
@@ -320,25 +290,18 @@ def _run(
         inputs = [hidden[:reused] if reused > 0 else hidden for hidden in inputs]
         values["mems"] = tuple(hidden[-length:].detach() for hidden in inputs)
     if states:
-        values["hidden_states"] = packed.hidden_states(out, normed=form.normed)
-    fields = form.kind.__dataclass_fields__
+        values["hidden_states"] = packed.hidden_states(out, normed=network.normed)
+    fields = network.output.__dataclass_fields__
     return {name: value for name, value in values.items() if name in fields}
 
 
-def _option(model: Any, given: Mapping[str, Any], name: str) -> Any:
-    value = given.get(name)
+def _option(model: Any, arguments: Mapping[str, Any], name: str) -> Any:
+    value = arguments.get(name)
     return getattr(model.config, name, False) if value is None else value
 
 
-def _use_mems(model: Any, given: Mapping[str, Any]) -> bool:
-    value = given.get("use_mems")
-    name = "use_mems_train" if model.training else "use_mems_eval"
-    return bool(getattr(model.config, name) if value is None else value)
-
-
-def _require_plain_tensors(
-    tensors: Mapping[str, Any], network: EncoderNetwork, device: torch.device, dtype: torch.dtype
-) -> None:
+def _require_plain_tensors(tensors: Mapping[str, Any], network: EncoderNetwork, model: Any) -> None:
+    device, dtype = model.device, model.dtype
     for name, value in tensors.items():
         if type(value) not in (Tensor, nn.Parameter):
             raise NotSupported(f"{name} is a {type(value).__name__}")
@@ -364,13 +327,9 @@ def _require_plain_tensors(
 
 
 @torch.no_grad()
-def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) -> Form:
-    """Compare the packed network with Transformers on a small batch.
-
-    Returns:
-        The form of Transformers' results.
-    """
-    dtype = model.dtype
+def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) -> None:
+    """Compare the packed network with Transformers on a small batch, and note the form of the
+    results."""
     size = len(_LENGTHS), max(_LENGTHS)
     lengths = (max(_LENGTHS),) * 2 if network.config.local_attention else _LENGTHS
     count = network.config.vocab_size
@@ -378,22 +337,22 @@ def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) 
     mask = (torch.arange(size[1]) < torch.tensor(lengths)[:, None]).long()
     padding = getattr(model.config, "pad_token_id", None) or 0
     ids = torch.where(mask.bool(), ids, padding).to(model.device)
-    given = {"input_ids": ids, "attention_mask": mask.to(model.device)}
+    arguments = {"input_ids": ids, "attention_mask": mask.to(model.device)}
     if network.family.calls.memory:
-        given["token_type_ids"] = (ids > padding).long()
+        arguments["token_type_ids"] = (ids > padding).long()
     states = {"output_hidden_states": True, "return_dict": True}
     with evaluating(model), torch.autocast(model.device.type, enabled=False):
         try:
-            expected = original(model, **given, **states)
-            plain = original(model, **given, return_dict=False)
+            expected = original(model, **arguments, **states)
+            plain = original(model, **arguments, return_dict=False)
         except Exception as error:
             raise NotSupported(f"its own forward pass fails: {error}") from None
-        states_alike = torch.equal(expected.hidden_states[-1], expected.last_hidden_state)
-        form = Form(type(expected), any(value is None for value in plain), states_alike)
+        network.output, network.keeps_none = type(expected), any(x is None for x in plain)
+        network.normed = torch.equal(expected.hidden_states[-1], expected.last_hidden_state)
         try:
-            actual = compute(network, model, {**given, **states}, form, dtype, skips_padding=False)
-            short = compute(
-                network, model, {**given, "return_dict": False}, form, dtype, skips_padding=False
+            actual, short = (
+                compute(network, model, {**arguments, **options}, skips_padding=False)
+                for options in (states, {"return_dict": False})
             )
         except (InputError, TypeError) as error:
             raise NotSupported(f"the packed network fails: {error}") from None
@@ -401,9 +360,10 @@ def _compare(network: EncoderNetwork, model: Any, original: Callable[..., Any]) 
         raise NotSupported("its results have another form")
     for name, value in expected.items():
         for ours, theirs in zip(_tensors(actual[name]), _tensors(value), strict=True):
-            if ours.shape != theirs.shape or ours.dtype != theirs.dtype or _differ(ours, theirs):
+            alike = ours.shape == theirs.shape and ours.dtype == theirs.dtype
+            limit = _TOLERANCE[theirs.dtype] * theirs.abs().max()
+            if not alike or not bool((ours - theirs).abs().max() <= limit):
                 raise NotSupported(f"{name} differs")
-    return form
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -414,19 +374,10 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _differ(ours: Tensor, theirs: Tensor) -> bool:
-    size = theirs.abs().max()
-    return not bool((ours - theirs).abs().max() <= _TOLERANCE[theirs.dtype] * size)
-
-
 @contextmanager
 def unread_padding(positions: Tensor | None = None) -> Iterator[None]:
-    """A context in which the caller's result does not depend on the values at padding.
-
-    Args:
-        positions: (M) positions that it depends on, which encoders return as one sequence; None:
-            the hidden states of all.
-    """
+    """A context in which the caller's result does not depend on the values at padding, but on the
+    hidden states at ``positions`` (M), which encoders return as one sequence, or on all."""
     unread, wanted = padding_is_unread.set(True), wanted_positions.set(positions)
     try:
         yield

@@ -19,7 +19,6 @@ from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
-from ownbert.families.mapping.family import Family
 from ownbert.families.mapping.weight_map import (
     Fuse,
     Heads,
@@ -32,7 +31,7 @@ from ownbert.families.mapping.weight_map import (
 from ownbert.nn.context import Context
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model, Outputs
-from ownbert.nn.packed.prepack import PRECISIONS, prepack
+from ownbert.nn.prepack import PRECISIONS, prepack
 from ownbert.nn.undrawn import Undrawn, shapes_alone
 
 # Classes of Transformers without a head, by name: the encoders that are sped up.
@@ -56,13 +55,8 @@ class NotSupported(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """The parameters of the encoder that a parameter of the packed network is made of.
-
-    Args:
-        place: the module with this parameter in the packed network, and its name there.
-        owners: the module of each parameter with its name there.
-        shapes: their shapes.
-    """
+    """The parameters of the encoder that a parameter of the packed network is made of: the module
+    with the latter and its name there, and the modules, names and shapes of the former."""
 
     place: tuple[nn.Module, str]
     rule: Renamed
@@ -83,16 +77,30 @@ class Source:
 
 
 class EncoderNetwork:
-    """The packed network of an encoder.
+    """The packed network of an encoder of Transformers; ``NotSupported`` if the encoder is not what
+    its class and config describe, or the family's engine does not support them.
 
-    Args:
-        model: an encoder of Transformers.
+    Attributes:
+        output: the class of Transformers' results.
+        keeps_none: whether a tuple of them contains None for a missing pooler.
+        normed: whether the last of the hidden states is after the final norm.
     """
+
+    output: Any
+    keeps_none: bool
+    normed: bool
 
     @in_float32  # not the default dtype of a later call
     def __init__(self, model: Any) -> None:
-        self.family = _family(model)
-        self.config = _read_config(self.family, model)
+        names = (
+            k.__name__ for k in type(model).__mro__ if k.__module__.startswith("transformers.")
+        )
+        self.family = next(ENCODERS[name] for name in names if name in ENCODERS)
+        require_encoder(model.config)
+        try:
+            self.config = self.family.read_config(model.config.to_dict())
+        except (InputError, KeyError, TypeError, ValueError) as error:
+            raise NotSupported(f"its config is not supported: {error}") from None
         self.has_pooler = getattr(model, "pooler", None) is not None
         self.drops = _require_same_layers(model, _reference(model))
         with shapes_alone():
@@ -199,15 +207,10 @@ class EncoderNetwork:
 
 
 class Known:
-    """Parameters that were used without gradients.
+    """Parameters that were used without gradients: address and version of each, and the state of
+    adapters; and the network with copies of them, if they were used again.
 
     A change by ``.data`` has no version: it is noticed in some values of each parameter.
-
-    Args:
-        versions: address and version of each, and the state of adapters.
-
-    Attributes:
-        packed: the network with copies of them, if they were used again.
     """
 
     def __init__(self, versions: list[Any], parameters: list[Tensor]) -> None:
@@ -223,11 +226,7 @@ class Known:
 
 
 class Facts:
-    """The layers of a model, their attributes and forward passes, to notice changes.
-
-    Args:
-        model: a model of Transformers.
-    """
+    """The layers of a model, their attributes and forward passes, to notice changes."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = tuple(model.modules())
@@ -258,13 +257,6 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _family(model: Any) -> Family:
-    for kind in type(model).__mro__:
-        if kind.__name__ in ENCODERS and kind.__module__.startswith("transformers."):
-            return ENCODERS[kind.__name__]
-    raise NotSupported(f"{type(model).__name__} is not an encoder that ownbert knows")
-
-
 def require_encoder(config: Any) -> None:
     """Check that a config of Transformers is that of an encoder with plain attention."""
     if getattr(config, "is_decoder", False):
@@ -272,14 +264,6 @@ def require_encoder(config: Any) -> None:
     implementation = getattr(config, "_attn_implementation", "eager")
     if implementation not in ("eager", "sdpa"):
         raise NotSupported(f"its attention is {implementation}")
-
-
-def _read_config(family: Family, model: Any) -> EncoderConfig:
-    require_encoder(model.config)
-    try:
-        return family.read_config(model.config.to_dict())
-    except (InputError, KeyError, TypeError, ValueError) as error:
-        raise NotSupported(f"its config is not supported: {error}") from None
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:

@@ -20,13 +20,12 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import MOST_LABELS, HeadSpec
 from ownbert.exceptions import InputError, in_short
 from ownbert.families import all_families, encoder_decoder_of
-from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, require_label_count
+from ownbert.families.mapping.family import OWN, ArchitectureSpec, Family, label_keys, label_names
 from ownbert.hub import HUB_OPTIONS, model_folder, pretrained_folder
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.transformers.losses import check_problem
-from ownbert.transformers.padded_call import Config, PaddedCall, refuse
+from ownbert.transformers.padded_call import Config, PaddedCall, check_problem, refuse
 from ownbert.transformers.pretrained_tokenizer import PreTrainedTokenizer
 
 _LABELS = ("num_labels", "id2label", "label2id")
@@ -132,14 +131,16 @@ class ModelName:
         dtype = older if dtype is None else dtype
         if dtype is not None and dtype != "auto":
             dtype = parse_dtype(dtype)
-        anew = self.spec.kinds if changes.pop("ignore_mismatched_sizes", False) else ()
+        new_heads = self.spec.kinds if changes.pop("ignore_mismatched_sizes", False) else ()
         path, values, stored = _read(self.family, self.architecture, folder, changes)
         described = describe(path, values=values, any_architecture=True)
-        same = described.architecture == self.architecture and not anew
+        same = described.architecture == self.architecture and not new_heads
         heads = None if same else self.family.specs(self.architecture, values)
         pooler = None if same or self.spec.kinds else self.spec.pooler
         try:
-            model, report = load_with_report(described, heads=heads, pooler=pooler, anew=anew)
+            model, report = load_with_report(
+                described, heads=heads, pooler=pooler, new_heads=new_heads
+            )
         except InputError as error:
             if " has shape " not in str(error) or label_names(values) == label_names(stored):
                 raise
@@ -178,13 +179,11 @@ class ModelName:
                     values |= _named({"num_labels": count}, self.family)
                 return values
         wanted, given = ConfigName(self.family).__name__, type(config).__name__
-        raise InputError(
+        message = (
             "{architecture} takes a {wanted}, not a {value}; for a folder: "
-            "{architecture}.from_pretrained",
-            self.architecture,
-            wanted,
-            given,
+            "{architecture}.from_pretrained"
         )
+        raise InputError(message, self.architecture, wanted, given)
 
     def _callable(self, model: Model, values: Mapping[str, Any]) -> Model:
         config = Config(self.family.model_type, values)
@@ -240,9 +239,8 @@ def load(
     model = load_packed(description, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
     architecture = description.architecture if heads is None else architecture_of(model)
     if model.labels:
-        values["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
-        if labels:
-            values["label2id"] = {label: i for i, label in enumerate(labels)}
+        keys = label_keys(model.labels)
+        values |= keys if labels else {"id2label": keys["id2label"]}
     model.padded_call = PaddedCall(architecture, Config(description.family.model_type, values))
     return model
 
@@ -299,13 +297,8 @@ def _read(
     values = dict(stored)
     kind = str(values.get("model_type")).removeprefix(OWN)
     if kind != family.model_type:
-        raise InputError(
-            "{path} contains a {kind} model; {name} reads {model_type}",
-            path,
-            kind,
-            name,
-            family.model_type,
-        )
+        message = "{path} contains a {kind} model; {name} reads {model_type}"
+        raise InputError(message, path, kind, name, family.model_type)
     count, names = changes.get("num_labels"), changes.get("id2label")
     if names is None and count == len(values.get("id2label") or ()):  # labels keep their names
         changes.pop("num_labels", None)
@@ -350,13 +343,6 @@ def _named(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
         if len(found["label2id"]) < len(labels) or (numbers and numbers != found["label2id"]):
             raise InputError("id2label names a label twice, or label2id does not match it")
     return found
-
-
-def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The labels of a config.json, ordered by number."""
-    labels = {int(number): label for number, label in (values.get("id2label") or {}).items()}
-    count = len(labels) or require_label_count(values.get("num_labels") or 2)
-    return tuple(labels.get(number, f"LABEL_{number}") for number in range(count))
 
 
 def parse_dtype(value: Any) -> torch.dtype:

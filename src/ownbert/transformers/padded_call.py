@@ -1,9 +1,10 @@
 """The call of a model as that of a class of Transformers: padded tensors in, named padded outputs
-out.
+out, and the losses of its labels.
 
-B sequences, S longest sequence, C choices.
+B sequences, S longest sequence, V vocabulary, C choices or classes. The label -100 is ignored.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,17 +18,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert import checkpoint
+from ownbert.checks import known, maybe
 from ownbert.exceptions import InputError, in_short
 from ownbert.families import all_families
 from ownbert.families.mapping.family import ArchitectureSpec, Family
 from ownbert.nn.context import Cache
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.transformers import losses
 from ownbert.transformers.padded_inputs import (
     PackedInputs,
     check_inputs,
+    check_range,
+    check_shape,
     check_tensors,
     pack,
     pack_images,
@@ -45,19 +48,17 @@ _BASE = (
     "cross_attentions",
 )
 _CAUSAL = ("loss", "logits", "past_key_values", "hidden_states", "attentions", "cross_attentions")
+NO_LABEL = -100
+REGRESSION, ONE_LABEL = "regression", "single_label_classification"
+MANY_LABELS = "multi_label_classification"
+check_problem = maybe(known(REGRESSION, ONE_LABEL, MANY_LABELS))
 # Accepted by every call, in addition to the arguments of its class.
 _COMMON_ARGUMENTS = {"output_attentions", "output_hidden_states", "return_dict"}
 
 
 class ModelOutput(OrderedDict):
-    """Named values without None: ``out.logits``, ``out["logits"]``, ``out[0]``.
-
-    As an attribute, an output of the class that this call did not return is None.
-
-    Args:
-        fields: the outputs of the class, in order.
-        values: values by name.
-    """
+    """Named values without None: ``out.logits``, ``out["logits"]``, ``out[0]``. As an attribute, an
+    output of the class (one of ``fields``) that this call did not return is None."""
 
     def __init__(self, fields: Iterable[str] = (), values: Mapping[str, Any] | None = None) -> None:
         super().__init__((n, values[n]) for n in fields if values and values.get(n) is not None)
@@ -90,12 +91,8 @@ def logits_by_name(kinds: tuple[str, ...], logits: dict[str, Tensor]) -> dict[st
 
 
 class Config(SimpleNamespace):
-    """The values of a config.json as attributes; keys without a value have their defaults.
-
-    Args:
-        model_type: the family.
-        values: values by key; ``vars`` of a config returns them.
-    """
+    """The values of a config.json as attributes, and the defaults of the family for other keys;
+    ``vars`` of a config returns the values."""
 
     COMMON: ClassVar[Mapping[str, Any]] = {
         "output_attentions": False,
@@ -126,13 +123,8 @@ class Config(SimpleNamespace):
 
 @dataclass
 class PaddedCall:
-    """The call of a model with padded tensors, as that of a class of Transformers.
-
-    Args:
-        architecture: the class in Transformers.
-        config: its config.
-        skips_padding: whether outputs at padding are zero; otherwise padding is processed, too.
-    """
+    """The call of a model with padded tensors, as that of a class of Transformers;
+    ``skips_padding``: outputs at padding are zero, otherwise padding is processed, too."""
 
     architecture: str
     config: Config
@@ -182,12 +174,12 @@ class PaddedCall:
             model, folder, tokenizer=tokenizer, architecture=self.architecture, values=values
         )
 
-    def _forward(self, model: Model, given: dict[str, Any]) -> Any:
+    def _forward(self, model: Model, arguments: dict[str, Any]) -> Any:
         """Compute the outputs for named arguments."""
         calls, spec, stack = self.family.calls, self.spec, model.encoder
         kinds = spec.kinds
         unsupported = [
-            n for n in calls.unsupported if not (given.get(n) is None or given[n] is False)
+            n for n in calls.unsupported if not (arguments.get(n) is None or arguments[n] is False)
         ]
         if unsupported or kinds == ("beam_span",):
             raise InputError(
@@ -196,28 +188,28 @@ class PaddedCall:
                 unsupported[0] if unsupported else self.architecture,
                 self.architecture,
             )
-        check_tensors(given, model.device)
+        check_tensors(arguments, model.device)
         choices = None
         if kinds == ("choice",):
-            given, choices = _flatten_choices(given)
-        keep = _attention_layers(stack, self._option(given, "output_attentions"))
+            arguments, choices = _flatten_choices(arguments)
+        keep = _attention_layers(stack, self._option(arguments, "output_attentions"))
         if stack.config.image is not None:
-            packed = pack_images(given, stack, keep)
+            packed = pack_images(arguments, stack, keep)
         else:
-            cache = self._cache(model, given)
-            check_inputs(stack, given)
-            dense = not self.skips_padding or _needs_padding(kinds, given, spec.decoder)
-            dense = dense or (calls.memory and _pools_padding(model, given))
+            cache = self._cache(model, arguments)
+            check_inputs(stack, arguments)
+            dense = not self.skips_padding or _needs_padding(kinds, arguments, spec.decoder)
+            dense = dense or (calls.memory and _pools_padding(model, arguments))
             tensors = {
                 name: value.to(model.dtype)
                 if name in ("inputs_embeds", "encoder_hidden_states")
                 and value is not None
                 and value.is_floating_point()
                 else value
-                for name, value in given.items()
+                for name, value in arguments.items()
             }
             packed = pack(tensors, stack.config, dense=dense, cache=cache, keep=keep)
-        states = bool(self._option(given, "output_hidden_states"))
+        states = bool(self._option(arguments, "output_hidden_states"))
         if torch.is_grad_enabled() and (states or keep or not kinds):
             packed.context.returned = packed
         out = model.run(packed.batch, kinds, context=packed.context, keep_hidden=states)
@@ -232,19 +224,19 @@ class PaddedCall:
         fields = ("loss", *values, "hidden_states", "attentions")
         if not kinds or spec.decoder:
             fields = _CAUSAL if kinds else _BASE
-        values["loss"] = self._loss(values, given)
+        values["loss"] = self._loss(values, arguments)
         values["past_key_values"] = packed.context.cache
         if states:
             values["hidden_states"] = packed.hidden_states(out, normed=calls.normed_states)
         if keep:
             values |= _attention_weights(packed, stack)
         named = ModelOutput(fields, values)
-        return named if self._option(given, "return_dict") else named.to_tuple()
+        return named if self._option(arguments, "return_dict") else named.to_tuple()
 
-    def _option(self, given: Mapping[str, Any], name: str) -> Any:
+    def _option(self, arguments: Mapping[str, Any], name: str) -> Any:
         """An option of a call; by default that of the config. ``output_attentions`` may be a list
         of layers."""
-        value = given.get(name)
+        value = arguments.get(name)
         value = getattr(self.config, name) if value is None else value
         if isinstance(value, bool | int):
             return bool(value)
@@ -252,13 +244,13 @@ class PaddedCall:
             return value
         raise InputError("{name} is {value}; it must be true or false", name, in_short(value))
 
-    def _cache(self, model: Model, given: dict[str, Any]) -> Cache | None:
+    def _cache(self, model: Model, arguments: dict[str, Any]) -> Cache | None:
         """The cache that a call continues, or a new one if the call returns one."""
-        past, config = given.get("past_key_values"), model.config
+        past, config = arguments.get("past_key_values"), model.config
         if not config.is_decoder and past is not None:
             raise InputError("past_key_values needs a model with is_decoder true in its config")
         crosses = config.is_decoder and config.add_cross_attention
-        if not crosses and given.get("encoder_hidden_states") is not None:
+        if not crosses and arguments.get("encoder_hidden_states") is not None:
             raise InputError(
                 "encoder_hidden_states needs a model with is_decoder and add_cross_attention true "
                 "in its config"
@@ -267,40 +259,40 @@ class PaddedCall:
             raise InputError("past_key_values must be those returned by an earlier call")
         if past is not None or not config.is_decoder:
             return past
-        if any(given.get(name) is not None for name in ("labels", "start_positions")):
+        if any(arguments.get(name) is not None for name in ("labels", "start_positions")):
             return None
         recomputes = model.training and model.encoder.gradient_checkpointing
-        return Cache() if self._option(given, "use_cache") and not recomputes else None
+        return Cache() if self._option(arguments, "use_cache") and not recomputes else None
 
-    def _loss(self, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
+    def _loss(self, values: dict[str, Any], arguments: dict[str, Any]) -> Tensor | None:
         """The loss of logits for the labels of a call; None without labels."""
-        labels, kinds = given.get("labels"), self.spec.kinds
+        labels, kinds = arguments.get("labels"), self.spec.kinds
         if kinds == ("span",):
-            return losses.span(values, given)
+            return _span_loss(values, arguments)
         if len(kinds) == 2:
             name = _OTHER_LABEL[kinds[1]]
-            other = given.get(name)
+            other = arguments.get(name)
             if (labels is None) != (other is None):
                 raise InputError("give both labels and {name}, or neither", name)
             if labels is None or other is None:
                 return None
             first, second = values.values()
-            sentence_loss = losses.cross_entropy(second, other, name)
-            return losses.cross_entropy(first, labels) + sentence_loss
+            sentence_loss = _cross_entropy(second, other, name)
+            return _cross_entropy(first, labels) + sentence_loss
         if not kinds or labels is None:
             return None
         logits = values["logits"]
         if self.spec.decoder:
-            return losses.causal_lm(logits, labels)
+            return _causal_lm_loss(logits, labels)
         if kinds == ("classification",):
             if not self.family.calls.loss_by_shape or self.config.problem_type:
-                return losses.sequence(logits, labels, self.config)
+                return _sequence_loss(logits, labels, self.config)
             if logits.shape[-1] == 1:
                 values["logits"] = logits.view(-1)  # as in Transformers
-            return losses.sequence_by_shape(logits, labels)
+            return _loss_by_shape(logits, labels)
         if kinds == ("discriminator",):
-            return losses.replaced(logits, labels, given.get("attention_mask"))
-        return losses.cross_entropy(logits, labels)
+            return _replaced_loss(logits, labels, arguments.get("attention_mask"))
+        return _cross_entropy(logits, labels)
 
 
 def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -311,13 +303,13 @@ def refuse(who: str, names: Iterable[str], known: Collection[str]) -> None:
         raise InputError("{who} has no argument {name!r}{hint}", who, name, hint)
 
 
-def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
+def _flatten_choices(arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
     """Choices (B, C, S) as (B x C, S), and (B, C)."""
-    name = "input_ids" if given.get("input_ids") is not None else "inputs_embeds"
-    tensor = given.get(name)
+    name = "input_ids" if arguments.get("input_ids") is not None else "inputs_embeds"
+    tensor = arguments.get(name)
     if tensor is None or tensor.ndim != (3 if name == "input_ids" else 4):
         raise InputError("multiple choice needs input_ids of shape (batch, choices, length)")
-    flat, size = dict(given), tuple(tensor.shape[:2])
+    flat, size = dict(arguments), tuple(tensor.shape[:2])
     for key in _PER_TOKEN:
         if flat.get(key) is not None:
             if flat[key].shape[:2] != size:
@@ -339,27 +331,25 @@ def _attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
     return frozenset(layer % count for layer in option)
 
 
-def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool) -> bool:
-    """Whether a result depends on the model's values at padding.
-
-    The softmax over answer positions includes padding, and labels may be at padding.
-    """
-    mask, labels = given.get("attention_mask"), given.get("labels")
+def _needs_padding(kinds: tuple[str, ...], arguments: dict[str, Any], decoder: bool) -> bool:
+    """Whether a result depends on the model's values at padding: the softmax over answer positions
+    includes padding, and labels may be at padding."""
+    mask, labels = arguments.get("attention_mask"), arguments.get("labels")
     if mask is None or mask.ndim != 2:
         return False
     if kinds == ("span",):
         return True
     if labels is None or labels.numel() != mask.numel() or "discriminator" in kinds:
         return False
-    labelled = (labels != losses.NO_LABEL).view(mask.shape)
+    labelled = (labels != NO_LABEL).view(mask.shape)
     if decoder:  # Tokens are predicted from the previous position.
         labelled = F.pad(labelled[:, 1:], (0, 1))
     return bool((labelled & (mask != 1)).any())
 
 
-def _pools_padding(model: Model, given: Mapping[str, Any]) -> bool:
+def _pools_padding(model: Model, arguments: Mapping[str, Any]) -> bool:
     """Whether XLNet's vector of a sequence is computed from tokens that are padding."""
-    mask = given.get("attention_mask")
+    mask = arguments.get("attention_mask")
     for spec in model.specs.values():
         if mask is not None and spec.kind in ("classification", "choice"):
             read = {"last": mask[..., -1:], "first": mask[..., :1]}.get(spec.pooling, mask)
@@ -379,3 +369,104 @@ def _attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
         weights["attentions"] = {i: (w, second[i]) for i, w in weights["attentions"].items()}
     count = len(stack.schedule())
     return {name: tuple(layers.get(i) for i in range(count)) for name, layers in weights.items()}
+
+
+def _class_labels(
+    name: str, labels: Tensor, shape: tuple[int, ...], classes: int, ignored: int = NO_LABEL
+) -> Tensor:
+    """Flatten labels; raise ``InputError`` for a wrong shape, dtype or class."""
+    if labels.numel() != math.prod(shape):
+        check_shape(name, labels, tuple(shape))
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(
+            "{name} contains {dtype}; it must contain whole numbers, torch.long", name, labels.dtype
+        )
+    if labels.device.type == "cpu":
+        check_range(name, labels[labels != ignored], classes, "classes")
+    return labels.flatten().long()
+
+
+def _causal_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of the next token."""
+    _class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
+    targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
+    return _cross_entropy(logits.float(), targets)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
+    """Mean cross entropy of logits (..., C) and labels (...)."""
+    targets = _class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
+    return F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL)
+
+
+def _sequence_loss(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
+    """The loss for logits (B, C) and labels of sequences, selected by ``config.problem_type``.
+
+    If this is None, it is set: regression (mean squared error) for a single output, single-label
+    (cross entropy) for integer labels, else multi-label (binary cross entropy).
+    """
+    if config.problem_type is None:
+        integers = labels.dtype in (torch.long, torch.int)
+        several = ONE_LABEL if integers else MANY_LABELS
+        config.problem_type = REGRESSION if logits.shape[-1] == 1 else several
+    check_problem("problem_type", config.problem_type)
+    if config.problem_type == ONE_LABEL:
+        return _cross_entropy(logits, labels)
+    if labels.numel() != logits.numel():
+        message = "labels has shape {shape}; for {problem_type} it must be {logits_shape}"
+        raise InputError(message, tuple(labels.shape), config.problem_type, tuple(logits.shape))
+    targets = labels.view(logits.shape).to(logits.dtype)
+    if config.problem_type == REGRESSION:
+        return F.mse_loss(logits, targets)
+    return F.binary_cross_entropy_with_logits(logits, targets)
+
+
+def _loss_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
+    """DeBERTa's loss for logits (B, C) if ``config.problem_type`` is None.
+
+    Regression (mean squared error) for a single output; cross entropy for class indices (B) or
+    (B, 1), ignoring negative ones; or cross entropy with distributions (B, C).
+    """
+    count = logits.shape[-1]
+    if labels.numel() not in (len(logits), logits.numel()):
+        check_shape("labels", labels, (len(logits),), tuple(logits.shape))
+    if count == 1:
+        return F.mse_loss(logits.view(-1).to(labels.dtype), labels.view(-1))
+    if labels.ndim > 1 and labels.shape[-1] > 1:
+        return -(logits.log_softmax(-1) * labels).sum(-1).mean()
+    classes = labels.flatten()
+    labelled = classes >= 0
+    if not bool(labelled.any()):
+        return logits.new_zeros(())
+    return _cross_entropy(logits[labelled].float(), classes[labelled])
+
+
+def _span_loss(values: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> Tensor | None:
+    """Mean of the cross entropies of an answer's start and end; None if neither is given.
+
+    Args:
+        values: (B, S) start_logits and end_logits.
+        arguments: (B) start_positions and end_positions; positions beyond S are ignored.
+    """
+    losses = []
+    missing = [arguments.get(f"{name}_positions") is None for name in ("start", "end")]
+    if all(missing):
+        return None
+    if any(missing):
+        raise InputError("give both start_positions and end_positions, or neither")
+    for name in ("start", "end"):
+        logits, positions = values[f"{name}_logits"], f"{name}_positions"
+        rows, size = logits.shape
+        targets = _class_labels(positions, arguments[positions].clamp(0, size), (rows,), size, size)
+        losses.append(F.cross_entropy(logits, targets, ignore_index=size))
+    return (losses[0] + losses[1]) / 2
+
+
+def _replaced_loss(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Mean binary cross entropy of logits (B, S) over non-padding tokens."""
+    check_shape("labels", labels, tuple(logits.shape))
+    labels = labels.float()
+    if attention_mask is not None:
+        seen = attention_mask == 1
+        logits, labels = logits[seen], labels[seen]
+    return F.binary_cross_entropy_with_logits(logits, labels)

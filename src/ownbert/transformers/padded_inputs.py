@@ -20,7 +20,7 @@ from ownbert.batches.layout import Layout, make_layout
 from ownbert.config.encoder import SEGMENTS, EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.nn.context import Cache, Context, QueryStream
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Outputs
 
 # Arguments that index an embedding table.
@@ -37,21 +37,19 @@ _NOT_TENSORS = (
 )
 
 
-def check_tensors(given: Mapping[str, Any], device: torch.device) -> None:
+def check_tensors(inputs: Mapping[str, Any], device: torch.device) -> None:
     """Raise ``InputError`` for an argument that is not a tensor on ``device`` but must be one."""
-    for name, value in given.items():
+    for name, value in inputs.items():
         if value is None or name in _NOT_TENSORS:
             continue
         kind = type(value).__name__
         if isinstance(value, Tensor):
             if value.device != device:
-                raise InputError(
+                message = (
                     "{name} is on {device}, the model on {device2}; move it there: "
-                    "{name}.to(model.device)",
-                    name,
-                    value.device,
-                    device,
+                    "{name}.to(model.device)"
                 )
+                raise InputError(message, name, value.device, device)
         elif isinstance(value, Mapping) or kind == "BatchEncoding":
             raise InputError(
                 "{name} is a {kind}; pass its values by name: model(**inputs)", name, kind
@@ -88,59 +86,50 @@ def check_range(name: str, values: Tensor, count: int, what: str) -> None:
         return
     least, most = (int(x) for x in torch.aminmax(values))
     if least < 0 or most >= count:
-        raise InputError(
-            "{name} contains {wrong}; there are {count} {what}, 0..{count2}",
-            name,
-            least if least < 0 else most,
-            count,
-            what,
-            count - 1,
-        )
+        message = "{name} contains {wrong}; there are {count} {what}, 0..{count2}"
+        raise InputError(message, name, least if least < 0 else most, count, what, count - 1)
 
 
-def padded_size(given: Mapping[str, Any]) -> tuple[int, int]:
+def padded_size(inputs: Mapping[str, Any]) -> tuple[int, int]:
     """(B, S) of the ids or embeddings of a call; ``InputError`` if they have an invalid shape."""
-    ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
+    ids, embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
     if (ids is None) == (embeds is None):
         both = ", not both" if ids is not None else ""
         raise InputError("give either input_ids or inputs_embeds" + both)
-    inputs: Tensor = embeds if ids is None else ids  # pyright: ignore[reportAssignmentType]
-    if 0 in inputs.shape[:2]:
+    tensor: Tensor = embeds if ids is None else ids  # pyright: ignore[reportAssignmentType]
+    if 0 in tensor.shape[:2]:
         raise InputError("a batch needs at least one text, and every text one token")
     if ids is None:
-        check_shape("inputs_embeds", inputs, ("batch", "length", "width"))
+        check_shape("inputs_embeds", tensor, ("batch", "length", "width"))
     else:
-        check_shape("input_ids", inputs, ("batch", "length"))
-    return inputs.shape[0], inputs.shape[1]
+        check_shape("input_ids", tensor, ("batch", "length"))
+    return tensor.shape[0], tensor.shape[1]
 
 
-def check_inputs(stack: Encoder, given: Mapping[str, Any]) -> None:
+def check_inputs(stack: Encoder, inputs: Mapping[str, Any]) -> None:
     """Check ids, types and positions against their tables, and shapes; raise ``InputError``."""
-    config, embeddings, size = stack.config, stack.embeddings, padded_size(given)
-    for name in _TABLES.keys() & given.keys():
-        value = given[name]
+    config, embeddings, size = stack.config, stack.embeddings, padded_size(inputs)
+    for name in _TABLES.keys() & inputs.keys():
+        value = inputs[name]
         if value is None:
             continue
         if value.shape not in (size, (1, size[1]), (size[1],)):
             check_shape(name, value, size)
         if value.dtype not in (torch.long, torch.int):
-            raise InputError(
-                "{name} contains {dtype}; it must contain whole numbers, torch.long",
-                name,
-                value.dtype,
-            )
+            message = "{name} contains {dtype}; it must contain whole numbers, torch.long"
+            raise InputError(message, name, value.dtype)
         # The actual table, which may have been replaced; not every model has all tables.
         table = getattr(embeddings, _TABLES[name], None)
         if table is not None:
             check_range(name, value, table.num_embeddings, "rows of the table")
-    mask, types = given.get("attention_mask"), given.get("token_type_ids")
+    mask, types = inputs.get("attention_mask"), inputs.get("token_type_ids")
     if mask is not None and not bool(((mask == 0) | (mask == 1)).all()):
         raise InputError(
             "attention_mask must be 1 for tokens and 0 for padding, and contains other values"
         )
     if types is not None and config.positions.segments:
         check_range("token_type_ids", types, SEGMENTS, "segments")
-    embeds, width = given.get("inputs_embeds"), embeddings.word.embedding_dim
+    embeds, width = inputs.get("inputs_embeds"), embeddings.word.embedding_dim
     if embeds is not None and (embeds.shape[-1] != width or not embeds.is_floating_point()):
         raise InputError(
             "inputs_embeds has shape {shape} and {dtype}; it must be {size} and floating point",
@@ -148,7 +137,7 @@ def check_inputs(stack: Encoder, given: Mapping[str, Any]) -> None:
             embeds.dtype,
             (*size, width),
         )
-    hidden, mask = (given.get(f"encoder_{name}") for name in ("hidden_states", "attention_mask"))
+    hidden, mask = (inputs.get(f"encoder_{name}") for name in ("hidden_states", "attention_mask"))
     if config.is_decoder and hidden is not None:
         shape = (size[0], "length", config.hidden_size)
         check_shape("encoder_hidden_states", hidden, shape)
@@ -164,9 +153,8 @@ class PackedInputs:
     Args:
         index: (T) index of each token among the B x S padded positions.
         size: (B, S).
-        source_index: (T') index of each row of the encoder's output for cross-attention among the
-            B x S' padded positions.
-        source_length: S' of the encoder's output.
+        source_index: (T') the same for the encoder's output of cross-attention, of length
+            ``source_length``.
     """
 
     batch: Batch
@@ -259,25 +247,25 @@ class PackedInputs:
         return torch.stack(padded)
 
 
-def pack_images(given: Mapping[str, Any], stack: Encoder, keep: frozenset[int]) -> PackedInputs:
+def pack_images(inputs: Mapping[str, Any], stack: Encoder, keep: frozenset[int]) -> PackedInputs:
     """Images (B, channels, height, width) as sequences of patches with equal lengths."""
-    pixels = given.get("pixel_values")
+    pixels = inputs.get("pixel_values")
     if pixels is None:
         raise InputError("give pixel_values, images of shape (batch, channels, height, width)")
     for name in ("bool_masked_pos", "interpolate_pos_encoding"):
-        if given.get(name) is not None and given[name] is not False:
+        if inputs.get(name) is not None and inputs[name] is not False:
             message = "{name} is not supported: all patches are visible, in their order"
             raise InputError(message, name)
     embeddings: Any = stack.embeddings
     batch = embeddings.batch(pixels)
-    head_mask = expand_head_mask(given.get("head_mask"), stack.config, len(pixels))
+    head_mask = expand_head_mask(inputs.get("head_mask"), stack.config, len(pixels))
     context = Context(batch.layout, batch.positions, head_mask, keep)
     index = torch.arange(batch.tokens, device=pixels.device)
     return PackedInputs(batch, context, index, (len(pixels), batch.layout.lengths[0]))
 
 
 def pack(
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     config: EncoderConfig,
     *,
     dense: bool,
@@ -287,38 +275,38 @@ def pack(
     """The packed batch of a call.
 
     Args:
-        given: tensors by their names in Transformers, checked by ``check_inputs``; for XLNet also
+        inputs: tensors by their names in Transformers, checked by ``check_inputs``; for XLNet also
             ``perm_mask`` (B, S, S), 1 where a token does not see another one, and
             ``target_mapping`` (B, P, S), 1 at the token that each query predicts.
         dense: whether to process all positions.
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
     """
-    size, ids = padded_size(given), given.get("input_ids")
+    size, ids = padded_size(inputs), inputs.get("input_ids")
     past = 0 if cache is None else cache.length
     if past and cache is not None and cache.self_attention[0][0].shape[0] != size[0]:
         cached = cache.self_attention[0][0].shape[0]
         message = "past_key_values are of {cached} texts, the input has {size}"
         raise InputError(message, cached, size[0])
-    device = (given["inputs_embeds"] if ids is None else ids).device
-    mask = given.get("attention_mask")
+    device = (inputs["inputs_embeds"] if ids is None else ids).device
+    mask = inputs.get("attention_mask")
     if mask is None:
         mask = torch.ones(size[0], size[1] + past, device=device)
     mask = mask == 1  # (B, S') or (B, S, S'), true for visible keys
     check_shape("attention_mask", mask, (size[0], size[1] + past), (*size, size[1] + past))
-    positions = _positions(given, config, size, past, device)
+    positions = _positions(inputs, config, size, past, device)
     _check_length(config, positions, size[1] + past)
-    mapping, hidden = given.get("target_mapping"), given.get("encoder_hidden_states")
-    permuted = given.get("perm_mask") is not None or mapping is not None
+    mapping, hidden = inputs.get("target_mapping"), inputs.get("encoder_hidden_states")
+    permuted = inputs.get("perm_mask") is not None or mapping is not None
     dense = dense or cache is not None or mask.ndim == 3 or permuted
     dense = dense or _padding_matters(mask, config)
     batch, index = from_padded(
         torch.zeros(size, dtype=torch.long, device=device) if ids is None else ids,
         None if dense else mask,
-        given.get("token_type_ids"),
+        inputs.get("token_type_ids"),
         positions,
-        task_type_ids=given.get("task_type_ids"),
-        inputs_embeds=given.get("inputs_embeds"),
+        task_type_ids=inputs.get("task_type_ids"),
+        inputs_embeds=inputs.get("inputs_embeds"),
     )
     layout = replace(batch.layout, causal=config.is_decoder and mask.ndim == 2)
     by_others = mask  # keys visible to queries that do not see themselves
@@ -328,12 +316,12 @@ def pack(
         if config.disentangled is not None and mask.ndim == 2:
             seen = seen & mask[:, :, None]  # Padding sees nothing, either.
         if config.mask_vector:
-            if given.get("perm_mask") is not None:
-                check_shape("perm_mask", given["perm_mask"], (*size, size[1]))
-                by_others = seen & (given["perm_mask"] <= 0)
+            if inputs.get("perm_mask") is not None:
+                check_shape("perm_mask", inputs["perm_mask"], (*size, size[1]))
+                by_others = seen & (inputs["perm_mask"] <= 0)
             seen = by_others | torch.eye(size[1], dtype=torch.bool, device=device)
         layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
-    head_mask = expand_head_mask(given.get("head_mask"), config, size[0])
+    head_mask = expand_head_mask(inputs.get("head_mask"), config, size[0])
     context = Context(layout, batch.positions, head_mask, keep, cache=cache)
     if config.positions.segments:
         context.segments = batch.type_ids.long()
@@ -347,7 +335,7 @@ def pack(
     if hidden is None:
         return packed
     context.encoder_hidden, context.cross, source_index = _cross_attention(
-        hidden, given.get("encoder_attention_mask"), layout, dense
+        hidden, inputs.get("encoder_attention_mask"), layout, dense
     )
     return replace(packed, source_index=source_index, source_length=hidden.shape[1])
 
@@ -370,14 +358,14 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
 
 
 def _positions(
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     config: EncoderConfig,
     size: tuple[int, int],
     past: int,
     device: torch.device,
 ) -> Tensor:
     """(B or 1, S) positions from 0. RoBERTa counts non-padding tokens, BERT all positions."""
-    positions, ids = given.get("position_ids"), given.get("input_ids")
+    positions, ids = inputs.get("position_ids"), inputs.get("input_ids")
     if positions is not None:
         return positions - config.position_offset
     if config.position_offset and ids is not None:

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
 from ownbert.families import FAMILIES
+from ownbert.nn.cross_entropy import cross_entropy
 from ownbert.nn.default_dtype import in_float32
-from ownbert.nn.fast.cross_entropy import cross_entropy
 from ownbert.nn.layers import linear
 from ownbert.transformers.encoder_call import (
     FastEncoder,
@@ -114,10 +114,8 @@ def _module(model: Any) -> nn.Module:
         found = getattr(model, name, None) if name else model
         if isinstance(found, nn.Module):
             return found
-    raise InputError(
-        "speed_up is for models of Transformers and what contains one, not for a {kind}",
-        type(model).__name__,
-    )
+    message = "speed_up is for models of Transformers and what contains one, not for a {kind}"
+    raise InputError(message, type(model).__name__)
 
 
 def _encoders_in(root: nn.Module) -> Iterator[nn.Module]:
@@ -222,23 +220,25 @@ def _loss_only(model: Any, original: Callable[..., Any], args: Any, kwargs: Any)
         return _with_heads(model, original, args, kwargs)
     if not _skips_padding(model, original, args, kwargs):
         return original(model, *args, **kwargs)
-    given = named(original, model, args, kwargs)
-    labels, kinds = given.get("labels"), [spec.kind for spec in _heads(model) or ()]
-    inputs = next((given[name] for name in ("input_ids", "inputs_embeds") if name in given), None)
+    arguments = named(original, model, args, kwargs)
+    labels, kinds = arguments.get("labels"), [spec.kind for spec in _heads(model) or ()]
+    inputs = next(
+        (arguments[name] for name in ("input_ids", "inputs_embeds") if name in arguments), None
+    )
     fits = isinstance(labels, torch.Tensor) and isinstance(inputs, torch.Tensor)
     if kinds != ["mlm"] or not fits or labels.shape != inputs.shape[:2]:  # pyright: ignore
         return _with_heads(model, original, args, kwargs)
     positions = (labels.flatten() != _NO_LABEL).nonzero()[:, 0]  # pyright: ignore
     if not len(positions):
         return _with_heads(model, original, args, kwargs)
-    given["labels"] = labels.flatten()[positions][None]  # pyright: ignore
+    arguments["labels"] = labels.flatten()[positions][None]  # pyright: ignore
     try:
         require_plain_run()
         head = _FastHead(len(positions))
     except NotSupported:
         head = nullcontext()
     with unread_padding(positions), head:
-        out = original(model, **given)
+        out = original(model, **arguments)
     if isinstance(out, tuple):
         return out[:1]
     return type(out)(**{name: value for name, value in out.items() if name != "logits"})
@@ -246,11 +246,7 @@ def _loss_only(model: Any, original: Callable[..., Any], args: Any, kwargs: Any)
 
 class _FastHead(TorchFunctionMode):
     """A context in which a head computes its products and its loss as ``ownbert pretrain`` does,
-    for M labelled positions: a step of a mini model takes a sixth less.
-
-    Args:
-        count: number of labelled positions M.
-    """
+    for ``count`` labelled positions: a step of a mini model takes a sixth less."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -287,12 +283,12 @@ def _skips_padding(model: Any, original: Callable[..., Any], args: Any, kwargs: 
         return False
     if not all(map(_reads_rows, model.children())):
         return False
-    given = named(original, model, args, kwargs)
+    arguments = named(original, model, args, kwargs)
     for name in ("output_hidden_states", "output_attentions"):
-        value = given.get(name)
+        value = arguments.get(name)
         if getattr(model.config, name, False) if value is None else value:
             return False
-    mask, labels = given.get("attention_mask"), given.get("labels")
+    mask, labels = arguments.get("attention_mask"), arguments.get("labels")
     if mask is None or labels is None or not kinds & {"mlm", "tokens"}:
         return True
     if mask.shape != labels.shape:

@@ -19,7 +19,7 @@ from ownbert.files.input_files import refuse_same
 from ownbert.files.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.files.text_files import open_text, refuse_unreadable
 from ownbert.hub import model_folder
-from ownbert.nn.packed.prepack import prepack
+from ownbert.nn.prepack import prepack
 from ownbert.objectives.span_corruption_lm import decoder_start_id
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.translation.generate import Hypothesis, beam_search, greedy

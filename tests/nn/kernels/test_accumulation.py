@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ownbert.batches.batch import Example, pack
 from ownbert.batches.sampled_softmax import Candidates, CandidateSampler
 from ownbert.config.encoder import EncoderConfig
+from ownbert.nn import accumulation
 from ownbert.nn import layers as kernel
-from ownbert.nn.fast import accumulation
-from ownbert.nn.fast.accumulation import candidate_rows, converted, one_update
+from ownbert.nn.accumulation import candidate_rows, converted, one_update
 from ownbert.nn.layers import Linear, onednn_has_linear
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM

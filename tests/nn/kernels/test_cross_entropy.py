@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.nn.fast import cross_entropy as module
-from ownbert.nn.fast.cross_entropy import cross_entropy
+from ownbert.nn import cross_entropy as module
+from ownbert.nn.cross_entropy import cross_entropy
 from support.floats import assert_close
 
 ROWS, VOCAB = 37, 101

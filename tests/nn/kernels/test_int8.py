@@ -9,8 +9,8 @@ from torch import nn
 
 from ownbert import EncoderConfig, Model
 from ownbert.batches.batch import Example, pack
-from ownbert.nn.packed import int8
-from ownbert.nn.packed.int8 import (
+from ownbert.nn import prepack as int8
+from ownbert.nn.prepack import (
     EXACT,
     NONE,
     PAIRS,
@@ -18,13 +18,13 @@ from ownbert.nn.packed.int8 import (
     PackedInt8Linear,
     QuantizedLinear,
     bounded_pairs,
+    prepack,
     quantizable,
     quantize_linears,
     quantize_weight,
     round_rows,
     smoothing,
 )
-from ownbert.nn.packed.prepack import prepack
 from support.floats import assert_close
 
 PRODUCTS = [

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ownbert.batches.batch import Example, pack
 from ownbert.config.encoder import EncoderConfig
 from ownbert.nn import layers as kernel
-from ownbert.nn.encoder import Encoder
+from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.layers import Linear, onednn_has_linear
 
 ONEDNN_IS_FASTER, MKL_IS_NARROW = kernel.onednn_is_faster, kernel.mkl_is_narrow
@@ -93,7 +93,7 @@ def test_rows_of_zeros_change_nothing(monkeypatch: pytest.MonkeyPatch, autocast:
 def test_an_encoder_filled_with_rows_of_zeros(monkeypatch: pytest.MonkeyPatch):
     if not onednn_has_linear(torch.float32):
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr("ownbert.nn.encoder.onednn_is_faster", onednn_has_linear)
+    monkeypatch.setattr("ownbert.nn.encoder_stack.onednn_is_faster", onednn_has_linear)
     config = EncoderConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
@@ -113,7 +113,9 @@ def test_an_encoder_filled_with_rows_of_zeros(monkeypatch: pytest.MonkeyPatch):
 
     filled = compute()
     assert set(seen) == {160}  # 148 tokens
-    monkeypatch.setattr("ownbert.nn.encoder.rows_to_multiply", lambda count, size, dtype: count)
+    monkeypatch.setattr(
+        "ownbert.nn.encoder_stack.rows_to_multiply", lambda count, size, dtype: count
+    )
     for one, other in zip(filled, compute(), strict=True):
         within = 1e-5 * max(float(other.abs().max()), 1.0)
         torch.testing.assert_close(one, other, rtol=0, atol=within)

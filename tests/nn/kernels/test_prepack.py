@@ -11,9 +11,14 @@ from torch import nn
 from ownbert import EncoderConfig, Model
 from ownbert.batches.batch import Batch, Example, pack
 from ownbert.config.head_spec import HeadSpec
-from ownbert.nn.packed import prepack as module
-from ownbert.nn.packed.int8 import quantizable, quantize_linears
-from ownbert.nn.packed.prepack import PackedLinear, prepack, prepack_for_heads
+from ownbert.nn import prepack as module
+from ownbert.nn.prepack import (
+    PackedLinear,
+    prepack,
+    prepack_for_heads,
+    quantizable,
+    quantize_linears,
+)
 
 SMALL = {
     "vocab_size": 50,

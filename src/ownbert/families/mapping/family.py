@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pkgutil import resolve_name
 from typing import Any
 
 from ownbert.checks import known
 from ownbert.config import ACTIVATIONS
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import MOST_LABELS, HeadSpec
+from ownbert.config.variants import SecondReading
 from ownbert.exceptions import InputError, in_short
 from ownbert.families.mapping.weight_map import WeightMap
 
@@ -32,11 +34,7 @@ _LABELS: dict[Kinds, tuple[str, ...]] = {
 
 def label_count(values: Mapping[str, Any]) -> int:
     """The number of labels in a ``config.json``; ``InputError`` if it is invalid."""
-    return require_label_count(len(values.get("id2label") or ()) or values.get("num_labels") or 2)
-
-
-def require_label_count(count: Any) -> int:
-    """Return a number of labels; ``InputError`` if it is invalid."""
+    count = len(values.get("id2label") or ()) or values.get("num_labels") or 2
     if type(count) is not int or not 1 <= count <= MOST_LABELS:
         raise InputError(
             "num_labels is {count}; it must be a whole number, at least 1 and at most "
@@ -45,6 +43,24 @@ def require_label_count(count: Any) -> int:
             MOST_LABELS,
         )
     return count
+
+
+def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The labels in a ``config.json`` in order; Transformers' default names if there are none."""
+    if not values.get("id2label"):
+        return tuple(f"LABEL_{i}" for i in range(label_count(values)))
+    labels = {str(index): str(label) for index, label in values["id2label"].items()}
+    if labels.keys() != {str(i) for i in range(len(labels))}:
+        raise InputError("id2label must name the labels 0, 1, 2, ...")
+    return tuple(labels[str(i)] for i in range(len(labels)))
+
+
+def label_keys(labels: Sequence[str]) -> dict[str, Any]:
+    """The keys of a ``config.json`` for labels."""
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
 
 
 def activation_of(values: Mapping[str, Any], key: str) -> str:
@@ -61,22 +77,14 @@ def require_expressed(
     for old, new in zip(stacks, again, strict=True):
         for f in fields(EncoderConfig):
             if getattr(old, f.name) != getattr(new, f.name):
-                raise InputError(
-                    "{model_type} has no key for {name} {getattr}",
-                    model_type,
-                    f.name,
-                    getattr(old, f.name),
-                )
+                message = "{model_type} has no key for {name} {getattr}"
+                raise InputError(message, model_type, f.name, getattr(old, f.name))
 
 
 @dataclass(frozen=True)
 class ArchitectureSpec:
-    """The parts that a class of Transformers adds to the encoder.
-
-    Args:
-        pooler: whether a class without heads has a pooler; others have one if a head needs it.
-        decoder: whether the class is a decoder, which generates text.
-    """
+    """The parts that a class of Transformers adds to the encoder. A class with heads has a pooler
+    if one of them needs it; a ``decoder`` generates text."""
 
     heads: tuple[HeadSpec, ...] = ()
     pooler: bool = True
@@ -91,6 +99,23 @@ class ArchitectureSpec:
         return tuple(head.kind for head in self.heads)
 
 
+# Endings of the names of classes with one head, by its kind.
+_CLASS_OF = {
+    "mlm": "ForMaskedLM",
+    "nsp": "ForNextSentencePrediction",
+    "classification": "ForSequenceClassification",
+    "choice": "ForMultipleChoice",
+    "tokens": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+}
+
+
+def architectures(name: str, *heads: HeadSpec, pooler: bool = True) -> dict[str, ArchitectureSpec]:
+    """The base class of a family, which may have a pooler, and its classes with one head."""
+    classes = {f"{name}{_CLASS_OF[head.kind]}": ArchitectureSpec((head,)) for head in heads}
+    return {f"{name}Model": ArchitectureSpec(pooler=pooler), **classes}
+
+
 def encoder_arguments(
     kinds: Kinds,
     decoder: bool,
@@ -98,13 +123,8 @@ def encoder_arguments(
     inputs: Sequence[str] = ("token_type_ids", "position_ids", "head_mask", "inputs_embeds"),
     crossing: Collection[Kinds] = (),
 ) -> Sequence[str]:
-    """The arguments of the forward pass of a class, in most families.
-
-    Args:
-        decoder: whether it generates text.
-        inputs: arguments besides the ids and their mask.
-        crossing: classes that accept an encoder's output, besides decoders.
-    """
+    """The arguments of the forward pass of a class, in most families: ``inputs`` besides the ids
+    and their mask; ``crossing`` are classes that accept an encoder's output, besides decoders."""
     names = ["input_ids", "attention_mask", *inputs]
     if decoder or kinds in crossing:
         names += ["encoder_hidden_states", "encoder_attention_mask"]
@@ -228,10 +248,8 @@ class Family:
     def require_pruning(self) -> None:
         """Raise ``InputError`` if the format has no key for pruned heads."""
         if "pruned_heads" not in self.defaults:
-            raise InputError(
-                "{model_type} cannot be pruned: its format has no key for the heads",
-                self.model_type,
-            )
+            message = "{model_type} cannot be pruned: its format has no key for the heads"
+            raise InputError(message, self.model_type)
 
     def specs(self, architecture: str, values: Mapping[str, Any]) -> tuple[HeadSpec, ...]:
         """The heads of an architecture with the options in a ``config.json``; see ``adapted``."""
@@ -261,3 +279,95 @@ class Family:
 def labels_of(kinds: Kinds) -> tuple[str, ...]:
     """The arguments of a class that are labels."""
     return _LABELS.get(kinds, ("labels",))
+
+
+Stacks = tuple[EncoderConfig, EncoderConfig, bool]
+# The code for folders whose decoder generates text. Other parts of OwnBERT find it here, by name,
+# and import nothing of it.
+GENERATION = {
+    "load": "ownbert.translation.translation_folder:load_translation",
+    "translate": "ownbert.translation.decode:Translator",
+    "explain": "ownbert.translation.explained_translations:ExplainedTranslator",
+}
+
+
+@dataclass(frozen=True)
+class EncoderDecoder:
+    """A kind of checkpoint with an encoder and a decoder.
+
+    Args:
+        model_type: value in its ``config.json``.
+        architectures: Transformers' classes by name; the first one generates text. The decoder of a
+            class with another head reads the encoder's input again.
+        read_config: function from a ``config.json`` to the encoder, the decoder, and whether the
+            generator shares the word embeddings.
+        write_config: function from (encoder, decoder, shared=) to the keys of a ``config.json``.
+        weight_map: function from these and ``head=``, its kind, to the weight map.
+        one_table: whether encoder and decoder share the word embeddings even if the generator does
+            not.
+        defaults: keys of the ``config.json`` with their defaults.
+        names: keys that are also known by a name of ``EncoderConfig``.
+        dropouts: keys of the dropout rates of heads, by kind.
+        generation: functions and classes for folders of the generating class, see ``door``.
+    """
+
+    model_type: str
+    architectures: Mapping[str, ArchitectureSpec]
+    read_config: Callable[[Mapping[str, Any]], Stacks]
+    write_config: Callable[..., dict[str, Any]]
+    weight_map: Callable[..., WeightMap]
+    one_table: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    dropouts: Mapping[str, str] = field(default_factory=dict)
+    generation: Mapping[str, str] = field(default_factory=lambda: GENERATION)
+
+    def door(self, name: str) -> Any:
+        """The function or class in ``generation`` that loads, translates or explains."""
+        return resolve_name(self.generation[name])
+
+    @property
+    def generating(self) -> str:
+        """The class that generates text."""
+        return next(iter(self.architectures))
+
+    @property
+    def answering(self) -> tuple[str, ...]:
+        """The classes whose decoder reads the encoder's input again."""
+        own = (name for name, spec in self.architectures.items() if spec.heads)
+        return tuple(name for name in own if name != self.generating)
+
+    def specs(
+        self, architecture: str, values: Mapping[str, Any], *, shared: bool = True
+    ) -> tuple[HeadSpec, ...]:
+        """The heads of a class: one, or none."""
+        values, found = {**self.defaults, **values}, []
+        for spec in self.architectures[architecture].heads:
+            if spec.kind in self.dropouts:
+                spec = replace(spec, dropout=values[self.dropouts[spec.kind]])
+            if spec.kind == "generator" and not shared:
+                spec = replace(spec, tied=False, scaled=False)
+            found.append(spec)
+        return tuple(found)
+
+    def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
+        """How the decoder of a class in ``answering`` reads the encoder's input."""
+        values = {**self.defaults, **values}
+        start, end = values.get("decoder_start_token_id"), values["eos_token_id"]
+        start = values["pad_token_id"] if start is None else start
+        for name, token in (("decoder_start_token_id", start), ("eos_token_id", end)):
+            if not isinstance(token, int) or token not in range(values["vocab_size"]):
+                message = "{name} is {token}; one token of the vocabulary is needed"
+                raise InputError(message, name, in_short(token))
+        return SecondReading(start, end)
+
+    def architecture_of(self, head: str | None) -> str:
+        """The class with a kind of head; None: without one."""
+        kinds = () if head is None else (head,)
+        names = (name for name, spec in self.architectures.items() if spec.kinds == kinds)
+        return next(names, self.generating)
+
+    def other_class(self, values: Mapping[str, Any]) -> str | None:
+        """The class that a config.json names, if it does not generate text."""
+        (named, *_) = values.get("architectures") or [None]
+        return named if named in self.architectures and named != self.generating else None

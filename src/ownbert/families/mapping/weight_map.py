@@ -28,12 +28,8 @@ UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
 
 @dataclass(frozen=True)
 class Rename:
-    """A tensor with another name.
-
-    Args:
-        shared: whether several kinds of heads have the tensor under this name in checkpoints, and
-            all are initialised with the pretrained one.
-    """
+    """A tensor with another name; ``shared`` if several kinds of heads have it under this name in
+    checkpoints, and all are initialised with the pretrained one."""
 
     ours: str
     theirs: str
@@ -51,6 +47,11 @@ class Fuse:
     ours: str
     theirs: tuple[str, ...]
     when: Callable[[EncoderConfig], bool] | None = None
+
+    @classmethod
+    def of(cls, ours: str, place: str, *names: str) -> "Fuse":
+        """A rule for tensors whose names in the checkpoint begin with ``place``."""
+        return cls(ours, tuple(place + name for name in names))
 
     def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "Sequence[Tensor]":
         return tensor.chunk(len(self.theirs))
@@ -80,12 +81,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Reshape:
-    """A tensor with another name and shape, but the same order of values.
-
-    Args:
-        ours: name in OwnBERT, with ``.weight`` or ``.bias``.
-        theirs: name in the checkpoint, likewise.
-    """
+    """A tensor with another name, with ``.weight`` or ``.bias``, and another shape, but the same
+    order of values."""
 
     ours: str
     theirs: str
@@ -103,13 +100,9 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Tie:
-    """A second name of a tensor of the checkpoint, whose first name is ``to``.
-
-    It is not written. If a checkpoint has both, they must be equal; one of them is enough.
-
-    Args:
-        always: whether Transformers' state dict has both names regardless of the heads.
-    """
+    """A second name of a tensor of the checkpoint, whose first name is ``to``. It is not written.
+    If a checkpoint has both, they must be equal; one of them is enough. ``always``: Transformers'
+    state dict has both names regardless of the heads."""
 
     theirs: str
     to: str
@@ -127,14 +120,9 @@ class Drop:
 
 @dataclass(frozen=True)
 class Make:
-    """A tensor of the checkpoint that OwnBERT does not have.
-
-    It is not read. It is written as returned by ``make``, because Transformers does not use it or
-    it can be computed.
-
-    Args:
-        head: kind of head that it belongs to; None: the encoder.
-    """
+    """A tensor of the checkpoint that OwnBERT does not have; ``head``: the kind of head that it
+    belongs to. It is not read. It is written as returned by ``make``, because Transformers does not
+    use it or it can be computed."""
 
     theirs: str
     when: Callable[[EncoderConfig], bool]
@@ -175,19 +163,6 @@ def head_of(rule: Rule) -> str | None:
     return None
 
 
-def part_of(rule: Rule) -> str | None:
-    """Same as ``head_of``, but "pooler" for the pooler's tensors."""
-    if isinstance(rule, Rename | Fuse) and rule.ours.startswith("pooler."):
-        return "pooler"
-    return head_of(rule)
-
-
-def holds(rule: Rule, config: EncoderConfig) -> bool:
-    """Whether a rule applies to a config."""
-    when = rule.when if isinstance(rule, Rename | Fuse | Drop | Make) else None
-    return when is None or when(config)
-
-
 @lru_cache(maxsize=16)  # loading a folder needs them several times
 def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> tuple[Rule, ...]:
     """Expand rules for each block of a network, and for weights and biases separately."""
@@ -198,7 +173,8 @@ def _each(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
     blocks = range(config.num_blocks)
     last = 0 if config.mobile is None else config.mobile.num_feedforward_networks - 1
     for rule in rules:
-        if not holds(rule, config):
+        when = getattr(rule, "when", None)
+        if when is not None and not when(config):
             continue
         names = their_names(rule)
         places = [
@@ -255,15 +231,12 @@ class WeightMap:
         *,
         other_heads: bool = False,
     ) -> tuple[Tensors, list[str]]:
-        """Convert the tensors of a checkpoint to OwnBERT's.
+        """OwnBERT's tensors by name from those of a checkpoint, and the problems, one line each.
 
         Args:
             kinds: heads that the checkpoint may have, the most likely first, because two heads can
                 have the same names.
             other_heads: whether to ignore tensors of other heads of the family.
-
-        Returns:
-            OwnBERT's tensors by name, and the problems, one line each.
         """
         theirs = {n: t for n, t in theirs.items() if not n.startswith(self.other_parts)}
         left = {self.full_name(name): tensor for name, tensor in theirs.items()}
@@ -314,15 +287,9 @@ class WeightMap:
         bare: bool,
         kinds: Sequence[str] | None = None,
     ) -> Tensors:
-        """Convert OwnBERT's tensors to those of a checkpoint.
-
-        Tensors of heads that are not in ``kinds``, and those without a rule, keep their names after
-        the prefix ``OWN_TENSOR``.
-
-        Args:
-            bare: whether to omit the prefix of the base model.
-            kinds: heads that get the checkpoint's names; by default all.
-        """
+        """Convert OwnBERT's tensors to those of a checkpoint, without the prefix of the base model
+        if ``bare``. Tensors of heads that are not in ``kinds`` (by default all), and those without
+        a rule, keep their names after the prefix ``OWN_TENSOR``."""
         theirs, left = {}, dict(ours)
         heads = {name.split(".")[1] for name in ours if name.startswith("heads.")}
         if kinds is not None:
@@ -356,8 +323,12 @@ class WeightMap:
 
     def tensor_names(self, config: EncoderConfig, part: str | None = None) -> set[str]:
         """The checkpoint's names of all tensors, or of those of a head or the pooler (``part``)."""
-        rules = written_out(self.rules, config)
-        return {n for rule in rules if part in (None, part_of(rule)) for n in their_names(rule)}
+        rules: Sequence[Rule] = written_out(self.rules, config)
+        if part == "pooler":
+            rules = [r for r in rules if isinstance(r, Renamed) and r.ours.startswith("pooler.")]
+        elif part is not None:
+            rules = [rule for rule in rules if head_of(rule) == part]
+        return {name for rule in rules for name in their_names(rule)}
 
     def names_in(self, ours: str, config: EncoderConfig) -> set[str]:
         """The checkpoint's names of tensors whose names in OwnBERT begin with ``ours``."""

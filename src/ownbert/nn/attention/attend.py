@@ -4,8 +4,11 @@ T tokens, B sequences (of a group, if grouped), S longest sequence, H heads, K h
 are of the keys, if these come from another batch. Places are tokens and padding.
 """
 
+import importlib.util
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -21,9 +24,7 @@ from ownbert.batches.layout import (
     visible_by_rank,
 )
 from ownbert.checks import known
-from ownbert.nn.attention import windowed
 from ownbert.nn.attention.manual import manual_attention
-from ownbert.nn.attention.varlen import attend_varlen, unsupported
 from ownbert.nn.layers import dropout as drop
 from ownbert.nn.layers import has_matrix_units
 
@@ -44,15 +45,14 @@ _REGISTER = 64
 # sequences on processors with matrix units, which it uses. In float32 results must not depend on
 # the number of sequences.
 _FEW_TOKENS, _LONG_IN_UNITS = 64, 128
+# Flash attention: the minimum compute capability, and the widest head.
+_CAPABILITY, _LARGEST_HEAD = (8, 0), 256
+# Minimum queries per block of a window: fewer calls, but more keys that are invisible to some.
+_BLOCK = 64
 
 
 class AttentionResult(NamedTuple):
-    """The result of ``attend``.
-
-    Args:
-        out: (T, H, K).
-        weights: if requested, (H, S, S') for each sequence, without padding.
-    """
+    """(T, H, K), and if requested the weights (H, S, S') of each sequence, without padding."""
 
     out: Tensor
     weights: list[Tensor] | None
@@ -69,17 +69,13 @@ class AttentionOptions:
 
 @dataclass(frozen=True)
 class Backend:
-    """An implementation of attention and its capabilities.
+    """An implementation of attention, and what it supports.
 
     Args:
-        run: computes attention.
-        dropout: whether it supports dropout of attention weights.
-        weights: whether it returns attention weights.
-        gradients: whether it is differentiable.
-        masks: whether it supports layouts that mask keys, or with keys from another batch.
-        biases: whether it supports biases of the scores.
-        extra_rows: whether inputs may have more rows than the layout; their output is zero.
-        unsupported: returns the reason why it cannot handle queries and layout, or None.
+        masks: layouts that mask keys, or with keys from another batch.
+        biases: terms that are added to the scores.
+        extra_rows: inputs with more rows than the layout, whose output is zero.
+        unsupported: the reason why it cannot handle queries and a layout, or None.
     """
 
     run: Callable[[Tensor, Tensor, Tensor, Layout, AttentionOptions], AttentionResult]
@@ -106,10 +102,8 @@ def attend(
     """Attention of each query to the keys that are visible to it.
 
     Args:
-        q: (T, H, K) queries.
-        k: (T', H, K) keys.
-        v: (T', H, K) values, possibly of another width.
-        layout: layout of queries and keys; rows beyond it are ignored, and their output is zero.
+        q, k, v: (T, H, K) queries, (T', H, K) keys and values, possibly of another width; rows
+            beyond the layout are ignored, and their output is zero.
         dropout: dropout rate of the attention weights, which must be 0 in evaluation.
         bias: computes a term that is added to the scores.
         weights: whether to return the attention weights.
@@ -136,10 +130,10 @@ def attend(
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     alone = not (options.dropout or options.weights or options.bias)
-    if q.device.type != "cpu" and alone and unsupported(q, layout) is None:
+    if q.device.type != "cpu" and alone and varlen_unsupported(q, layout) is None:
         return "varlen"  # it supports windows, too
     windows = layout.near_alone and not (options.weights or options.bias)
-    if windows and layout.max_seqlen > 4 * max(layout.window or 0, windowed.BLOCK):
+    if windows and layout.max_seqlen > 4 * max(layout.window or 0, _BLOCK):
         return "windowed"  # most scores would be masked
     if q.device.type != "cpu":
         return "matmul" if options.weights else "sdpa"
@@ -161,22 +155,15 @@ def _require_capabilities(
     backend = BACKENDS[name]
     if reason := backend.unsupported(q, layout):
         raise ValueError(f"attention backend {name!r} {reason}")
-    if options.dropout and not backend.dropout:
-        raise ValueError(
-            f"attention backend {name!r} does not support dropout; requested: {options.dropout}"
-        )
-    if options.weights and not backend.weights:
-        raise ValueError(
-            f"attention backend {name!r} does not return weights; use matmul or reference"
-        )
-    if training and not backend.gradients:
-        raise ValueError(
-            f"attention backend {name!r} does not support gradients; use matmul or sdpa"
-        )
-    if options.bias and not backend.biases:
-        raise ValueError(f"attention backend {name!r} cannot add to scores; use matmul or sdpa")
-    if layout.hides and not backend.masks:
-        raise ValueError(f"attention backend {name!r} does not support masks; use matmul or sdpa")
+    for what, needed, supported in (
+        (f"dropout; requested: {options.dropout}", options.dropout, backend.dropout),
+        ("attention weights; use matmul or reference", options.weights, backend.weights),
+        ("gradients; use matmul or sdpa", training, backend.gradients),
+        ("terms of the scores; use matmul or sdpa", options.bias, backend.biases),
+        ("masks; use matmul or sdpa", layout.hides, backend.masks),
+    ):
+        if needed and not supported:
+            raise ValueError(f"attention backend {name!r} does not support {what}")
 
 
 def _reference(
@@ -285,23 +272,83 @@ def _manual(
     return AttentionResult(out, None)
 
 
+def varlen_unsupported(q: Tensor, layout: Layout) -> str | None:
+    """The reason why PyTorch's variable-length kernel cannot handle queries (T, H, K) and layout;
+    None if it can."""
+    if q.device.type != "cuda":
+        return f"requires a GPU, not {q.device.type}"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"supports float16 and bfloat16, not {q.dtype}"
+    if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
+        return f"supports heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
+    cached = layout.keys is not None and (layout.causal or layout.window is not None)
+    if layout.mask is not None or layout.ranks is not None or cached:
+        return "supports neither masks nor a cache"
+    return _missing(q.device)
+
+
+@lru_cache
+def _missing(device: torch.device) -> str | None:
+    """Missing features of this GPU or PyTorch; cached, because every layer asks."""
+    if torch.version.hip or torch.cuda.get_device_capability(device) < _CAPABILITY:
+        return "needs an NVIDIA GPU of the Ampere generation or later"
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        from torch.nn.attention.varlen import varlen_attn
+
+        if "window_size" in inspect.signature(varlen_attn).parameters:
+            return None
+    return f"is not in PyTorch {torch.__version__}"
+
+
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
 ) -> AttentionResult:
-    return AttentionResult(attend_varlen(q, k, v, layout), None)
+    from torch.nn.attention.varlen import varlen_attn
+
+    keys = layout.keys or layout
+    far = -1 if layout.window is None else layout.window  # -1: all
+    lengths = layout.offsets, keys.offsets, layout.max_seqlen, keys.max_seqlen
+    # Number of visible tokens before and after a query.
+    window = (far, 0 if layout.causal else far)
+    out: Tensor = varlen_attn(q, k, v, *lengths, window_size=window)  # pyright: ignore
+    return AttentionResult(out, None)
 
 
 def _windowed(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
 ) -> AttentionResult:
+    """Local attention over long sequences in blocks, with memory linear in the length.
+
+    Source: Beltagy, Peters, Cohan 2020 (Longformer), section 3.1, without dilation.
+    """
     window = layout.window or 0
 
     def run_group(
         q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
     ) -> tuple[Tensor, None]:
-        return windowed.attend_windowed(q, k, v, group.mask, window, options.dropout), None
+        out, size, length = [], max(window, _BLOCK), q.shape[2]
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            first, last = max(0, start - window), min(length, stop + window)
+            rows = torch.arange(start, stop, device=q.device)[:, None]
+            hidden = (rows - torch.arange(first, last, device=q.device)).abs() > window
+            if group.mask is not None:
+                hidden = hidden | ~group.mask[..., first:last]
+            scores = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
+            scores.masked_fill_(hidden, lowest(q.dtype))
+            block = q[:, :, start:stop], k[:, :, first:last], v[:, :, first:last]
+            out.append(_attend_with_mask(*block, scores, options.dropout))
+        return torch.cat(out, 2), None
 
     return _grouped(run_group)(q, k, v, layout.without_window, options)
+
+
+def _attend_with_mask(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, dropout: float) -> Tensor:
+    """Attention with an additive mask: (B, H, S, K), (B, H, S', K) twice -> (B, H, S, K)."""
+    if not dropout:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + hidden
+    return drop(scores.softmax(-1), dropout).to(v.dtype) @ v
 
 
 def _place(x: Tensor, side: PaddedIndex) -> Tensor:
@@ -415,13 +462,19 @@ def _softmax_of_short(scores: Tensor) -> Tensor:
     return weights[:, :count].t().contiguous().view(scores.shape)
 
 
+def _not_a_window(q: Tensor, layout: Layout) -> str | None:
+    return None if layout.near_alone else "requires that only windows hide keys"
+
+
 BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), weights=False),
     "manual": Backend(_manual, weights=False, biases=False, extra_rows=True),
-    "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
-    "windowed": Backend(_windowed, weights=False, biases=False, unsupported=windowed.unsupported),
+    "varlen": Backend(
+        _varlen, dropout=False, weights=False, biases=False, unsupported=varlen_unsupported
+    ),
+    "windowed": Backend(_windowed, weights=False, biases=False, unsupported=_not_a_window),
     "equal_lengths": Backend(
         _equal_lengths, dropout=False, weights=False, gradients=False, masks=False
     ),

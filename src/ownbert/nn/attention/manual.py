@@ -27,13 +27,9 @@ from ownbert.nn.layers import keep_some
 class _HeadOrder:
     """A permutation from token-major to head-major order (by group, sequence, head) and back.
 
-    In head-major order the queries of a head of a sequence are contiguous.
-
-    Args:
-        tokens: (places H) token at each place.
-        heads: (places H) head at each place.
-        back: (T H) place of each head of each token.
-        padding: places without a token.
+    In head-major order the queries of a head of a sequence are contiguous. ``tokens`` and ``heads``
+    (places H) are those at each place, ``back`` (T H) is the place of each head of each token, and
+    ``padding`` are the places without a token.
     """
 
     tokens: Tensor
@@ -194,12 +190,8 @@ def manual_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: f
 
 
 class _ToPlaces(torch.autograd.Function):
-    """(T, H, K) in head-major order (places H, K), scaled.
-
-    Args:
-        blind: parts in which queries that see no key become zero.
-        zeros: whether padding is zero rather than a copy of some row, as in a gradient.
-    """
+    """(T, H, K) in head-major order (places H, K), scaled; ``blind`` are parts in which queries
+    that see no key become zero, and ``zeros`` makes padding zero rather than a copy of some row."""
 
     @staticmethod
     def forward(ctx, x, order, factor, blind, zeros):

@@ -1,4 +1,5 @@
-"""Disentangled attention (He et al. 2021): content-to-position and position-to-content scores.
+"""Disentangled attention (He et al. 2021): content-to-position and position-to-content scores; and
+the convolution beside DeBERTa's first block.
 
 T tokens, B sequences, S longest sequence (S' of the keys), H heads, K head size, D hidden; R rows
 of the relative-position table needed in a pass.
@@ -9,21 +10,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.batches.layout import Layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled
-from ownbert.nn.layers import Dropout, Linear
+from ownbert.nn.layers import ACTIVATION, Dropout, Linear
 
 
 class DistanceVectors(NamedTuple):
-    """The relative-position vectors of a pass, and the vector of each distance.
-
-    Args:
-        vectors: (R, D).
-        rows: (2 reach + 1) row of each distance from -reach to reach.
-    """
+    """The relative-position vectors of a pass, (R, D), and the row of each distance from -reach to
+    reach, (2 reach + 1)."""
 
     vectors: Tensor
     rows: Tensor
@@ -117,12 +115,8 @@ class DisentangledBias(nn.Module):
     def scores(
         self, project: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], near: DistanceVectors
     ) -> "DistanceScores":
-        """The bias of this layer's scores in a pass.
-
-        Args:
-            project: the layer's projection from (R, D) to queries, keys and values (R, H, K).
-            near: relative-position vectors of the pass.
-        """
+        """The bias of this layer's scores in a pass with the vectors ``near``; ``project`` is the
+        layer's projection from (R, D) to queries, keys and values (R, H, K)."""
         vectors = self.dropout(near.vectors)
         if self.of.share_att_key:
             queries, keys, _ = project(vectors)
@@ -146,12 +140,10 @@ class DisentangledBias(nn.Module):
 
 
 class DistanceScores(NamedTuple):
-    """The bias for ``attend``: relative-position scores of one layer in one pass.
+    """The bias for ``attend``: scores of distances of one layer in one pass.
 
-    Args:
-        near: rows by distance.
-        c2p: (H, K, R) keys of distances, multiplied by the queries of tokens.
-        p2c: (H, K, R) queries of distances, multiplied by the keys of tokens.
+    ``c2p`` (H, K, R) are keys of distances, multiplied by the queries of tokens, and ``p2c``
+    queries of distances, multiplied by the keys of tokens.
     """
 
     near: DistanceVectors
@@ -171,3 +163,47 @@ class DistanceScores(NamedTuple):
             of_keys = (k @ self.p2c.to(k.dtype)).gather(-1, rows)  # (B, H, S', S)
             scores = scores + of_keys.transpose(-1, -2)
         return scores
+
+
+class Convolution(nn.Module):
+    """A convolution over neighbouring embeddings, added to the output of the first block.
+
+    x = norm(block(e) + act(dropout(conv(e)))), with zero padding around each text.
+
+    Source: README of microsoft/DeBERTa (nGiE).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        of, size = config.disentangled, config.hidden_size
+        assert of is not None
+        self.conv = nn.Conv1d(size, size, of.conv_kernel_size, groups=of.conv_groups)
+        self.act = of.conv_act
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, embedded: Tensor, hidden: Tensor, layout: Layout) -> Tensor:
+        """Embeddings and the output of the first block, (T, D) each -> (T, D)."""
+        real = layout.is_token
+        mixed = self.neighbours(embedded, layout)
+        if real is None:
+            return self.joined(mixed, hidden)
+        return self.joined(mixed * real, hidden) * real  # Padding stays zero.
+
+    def neighbours(self, embedded: Tensor, layout: Layout) -> Tensor:
+        """The convolution within each sequence: (T, D) -> (T, D)."""
+        # One call on all sequences, separated by zeros, so that they do not influence each other.
+        (width,) = self.conv.kernel_size
+        gap = width // 2
+        starts = torch.arange(len(embedded), device=embedded.device) + layout.sequences * gap
+        count = len(embedded) + (len(layout.lengths) + 1) * gap
+        row = embedded.new_zeros(count, embedded.shape[1]).index_copy(0, starts + gap, embedded)
+        mixed = F.conv1d(row.T[None], self.conv.weight, self.conv.bias, groups=self.conv.groups)
+        return mixed[0].T[starts]
+
+    def joined(self, mixed: Tensor, hidden: Tensor) -> Tensor:
+        """(..., D) both -> (..., D)"""
+        return self.norm(hidden + ACTIVATION[self.act](self.dropout(mixed)))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.act}"

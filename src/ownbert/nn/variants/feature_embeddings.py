@@ -45,8 +45,7 @@ class WordFeatures(nn.Module):
 
     def forward(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Layout, Tensor]:
         """Hidden states (T, D) -> words (W, D + Z), their layout, and the word index of each token
-        (T).
-        """
+        (T)."""
         if batch.words is None:
             raise InputError(
                 "the model also reads columns of word features, but was given only texts"
@@ -65,13 +64,8 @@ class WordFeatures(nn.Module):
 
     @torch.no_grad()
     def start_from(self, pretrained: "WordFeatures", known: Features, features: Features) -> None:
-        """Copy the weights of pretrained features with the same columns.
-
-        Args:
-            pretrained: module of the same sizes, except the rows of the tables.
-            known: tags of ``pretrained``.
-            features: tags of this module; unknown tags keep their initial rows.
-        """
+        """Copy the weights of pretrained features with the same columns, whose tags are ``known``;
+        tags of this module (``features``) that it does not know keep their initial rows."""
         theirs = dict(pretrained.named_parameters())
         for name, parameter in self.named_parameters():
             if not name.startswith("tables."):

@@ -27,13 +27,10 @@ class NgramTable(nn.Module):
     Their sum is divided by the square root of their number: a mean would be small for a long text,
     whose n-grams point in many directions, and a sum large. Only ordinary tokens count: not the
     first of a sequence ([CLS]), nor tokens equal to its last ([SEP], also between the texts of a
-    pair), so n-grams do not span texts. The table starts at zero, so unseen n-grams contribute
-    nothing.
+    pair), so n-grams do not span texts. The table, of ``buckets`` rows, starts at zero, so unseen
+    n-grams contribute nothing.
 
     Source: Joulin et al. 2017 (fastText), section 2, for n-grams hashed into a table.
-
-    Args:
-        buckets: number of rows of the table.
     """
 
     def __init__(self, buckets: int) -> None:
@@ -72,14 +69,9 @@ def ngram_tables(model: nn.Module) -> list[NgramTable]:
 def ngram_buckets(
     batch: Batch, buckets: int, *, ids: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The buckets of all n-grams in a batch, and the sequence index of each, ascending.
-
-    Args:
-        ids: actual ids if the batch's token ids are indices into them.
-
-    Returns:
-        Two vectors of equal length; a sequence without adjacent ordinary tokens has no n-grams.
-    """
+    """The buckets of all n-grams in a batch, and the sequence index of each, ascending; a sequence
+    without adjacent ordinary tokens has none. ``ids`` are the actual ids if the batch's token ids
+    are indices into them."""
     layout = batch.layout
     tokens = batch.token_ids if ids is None else ids[batch.token_ids]
     last = tokens[layout.cu_seqlens[1:].long() - 1]

@@ -60,12 +60,9 @@ class LayerGate(nn.Module):
 
 
 def blur(x: Tensor, layout: Layout, sigma: float) -> Tensor:
-    """Blur each row with its two neighbours in the sequence by a Gaussian: (T, ...) -> (T, ...).
-
-    Sequences are extended by their own first and last rows (symmetric padding).
-
-    Args:
-        sigma: standard deviation of the Gaussian, in tokens.
+    """Blur each row with its two neighbours in the sequence by a Gaussian, whose standard deviation
+    is ``sigma`` tokens: (T, ...) -> (T, ...). Sequences are extended by their own first and last
+    rows.
 
     Source: Su and Cheng 2019 (SesameBERT), section 3: a kernel of 3 with sigma 0.3.
     """

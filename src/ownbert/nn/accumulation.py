@@ -20,12 +20,8 @@ from ownbert.batches.sampled_softmax import Candidates
 
 @dataclass(frozen=True)
 class _Update:
-    """State of an update.
-
-    Args:
-        adds: whether gradients may be accumulated in place.
-        kept: cache of converted weights, by the id of the source tensor, which it keeps alive.
-    """
+    """Whether gradients may be accumulated in place, and the converted weights, by the id of the
+    source tensor, which is kept alive."""
 
     adds: bool
     kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -59,10 +55,8 @@ def converted(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def candidate_rows(table: Tensor, candidates: Candidates) -> Tensor:
-    """Select the rows of the candidates from a word table: (V, E) -> (C, E).
-
-    Rows are selected once for all users, since each selection has a gradient as large as the table.
-    """
+    """Select the rows of the candidates from a word table: (V, E) -> (C, E). They are selected once
+    for all users, since each selection has a gradient as large as the table."""
     rows, ids = candidates.rows, candidates.ids
     if id(table) not in rows:
         update = _update.get()

@@ -16,16 +16,14 @@ _CHUNK = 1 << 18
 def cross_entropy(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross entropy, and the number of correct predictions.
+    """The sum of the cross entropies in nats (float32, differentiable), and how often the target
+    has the highest logit.
 
     Args:
         logits: (M, V).
         targets: (M) token ids.
         smoothing: share of a target that is spread evenly over the vocabulary (Szegedy et al. 2016,
             section 7).
-
-    Returns:
-        The sum in nats (float32, differentiable), and how often the target has the highest logit.
     """
     if logits.device.type != "cpu" or logits.numel() < _CHUNK:
         logits = logits.float()

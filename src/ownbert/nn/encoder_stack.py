@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ownbert.batches.batch import Batch
 from ownbert.config.encoder import EncoderConfig
+from ownbert.nn.accumulation import candidate_rows
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.context import AsPacked, Context, QueryStream
-from ownbert.nn.fast.accumulation import candidate_rows
 from ownbert.nn.layers import (
     Dropout,
     Linear,
@@ -25,8 +25,7 @@ from ownbert.nn.layers import (
 )
 from ownbert.nn.positions import sinusoids
 from ownbert.nn.variants.bottleneck import BottleneckBlock
-from ownbert.nn.variants.convolution import Convolution
-from ownbert.nn.variants.disentangled import DistanceTable
+from ownbert.nn.variants.disentangled import Convolution, DistanceTable
 from ownbert.nn.variants.sesame import LayerGate
 
 
@@ -171,12 +170,10 @@ class Encoder(nn.Module):
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Packed batch -> hidden states (T, D), and those between layers.
-
-        With a query stream its M rows follow those of the tokens, (T + M, D).
+        """Packed batch -> hidden states (T, D), and those between layers. With a query stream its M
+        rows follow those of the tokens, (T + M, D).
 
         Args:
-            context: by default ``plain_context``.
             keep_hidden: also return the hidden states before and after each layer, L + 1 tensors
                 (T, D); the last one is before ``final_norm``, as in Transformers' ViT, and before
                 ``layer_gate``.
@@ -223,10 +220,8 @@ class Encoder(nn.Module):
         return hidden
 
     def _extra_rows(self, hidden: Tensor, context: Context) -> int:
-        """Number of zero rows that pad the matrix products of blocks in training.
-
-        Padding once avoids a copy for each product. No token attends to these rows.
-        """
+        """Number of zero rows that pad the matrix products of blocks in training, to which no token
+        attends; padding once avoids a copy for each product."""
         trains = self.training and torch.is_grad_enabled() and hidden.device.type == "cpu"
         alone = context.query_stream is None and context.head_mask is None
         alone = alone and context.cross is None and context.cache is None
@@ -251,10 +246,8 @@ class Encoder(nn.Module):
         return Context(layout, batch.positions, segments=segments, query_stream=stream)
 
     def schedule(self) -> list[tuple[nn.Module, bool]]:
-        """The blocks in the order of execution, and whether a layer ends with each.
-
-        Layers of a group (ALBERT) share blocks.
-        """
+        """The blocks in the order of execution, which layers of a group (ALBERT) share, and whether
+        a layer ends with each."""
         config, inner = self.config, self.config.inner_group_num
         if config.num_hidden_groups is None:
             return [(block, True) for block in self.blocks]

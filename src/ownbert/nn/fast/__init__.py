@@ -1,1 +1,0 @@
-"""Optimisations of training; each is equivalent to a few plain lines of PyTorch."""

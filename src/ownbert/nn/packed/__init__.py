@@ -1,1 +1,0 @@
-"""Matrices for inference: prepacked, and quantized to 8 bits."""
