@@ -103,17 +103,11 @@ def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...]):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("embed", "a", "b", "-o", "c", "--batch-tokens", "x"),
-            "is 'x'; it must be a whole",
-        ),
+        (("embed", "a", "b", "-o", "c", "--batch-tokens", "x"), "is 'x'; it must be a whole"),
         (("embed", "a", "b", "-o", "c", "--batch-tokens", "0"), "is '0'; it must be 1 or more"),
         (("translate", "a", "--beams", "1000000"), "is '1000000'; it must be at most 256"),
         (("translate", "a", "--length-penalty", "x"), "is 'x'; it must be a number"),
-        (
-            ("pretrain", "a", "-o", "b", "--seed", 26 * "9"),
-            "seed is 99999999999999999999999999;",
-        ),
+        (("pretrain", "a", "-o", "b", "--seed", 26 * "9"), "seed is 99999999999999999999999999;"),
         (
             ("vocab", "a", "-o", "b", "--vocab-size", "9" * 6000),
             "must be a number with fewer digits",

@@ -26,11 +26,7 @@ _ARGUMENTS = {
 # several arguments.
 _OTHERS: dict[Names, dict[str, Any]] = {
     ("vocab",): {"inputs": f"{IN}corpus.txt", "--kind": "blank"},
-    ("prepare",): {
-        "inputs": f"{IN}corpus.txt",
-        "--tokenizer": f"{IN}vocab",
-        "--processes": "1",
-    },
+    ("prepare",): {"inputs": f"{IN}corpus.txt", "--tokenizer": f"{IN}vocab", "--processes": "1"},
     ("fit",): {"train": f"{IN}train.csv", "--minutes": "0.02"},
     ("pretrain",): {"tokens": f"{IN}tokens", "--batch-tokens": "256", **_SHORT},
     ("finetune", "multilabel"): _tuning("labels.csv"),
@@ -87,11 +83,7 @@ _OTHERS: dict[Names, dict[str, Any]] = {
     ("heads",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--prune": "0.5"},
     ("drift",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
     ("errors",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
-    ("audit",): {
-        "folder": f"{IN}clf",
-        "--train": f"{IN}train.csv",
-        "--held-out": f"{IN}dev.csv",
-    },
+    ("audit",): {"folder": f"{IN}clf", "--train": f"{IN}train.csv", "--held-out": f"{IN}dev.csv"},
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out".

@@ -156,10 +156,7 @@ def test_four_times_the_capacity(tmp_path: Path):
             while not stop.wait(0.5):
                 memory.append(resident(server.process.pid) - before)
 
-        watches = [
-            threading.Thread(target=watch_liveness),
-            threading.Thread(target=watch_memory),
-        ]
+        watches = [threading.Thread(target=watch_liveness), threading.Thread(target=watch_memory)]
         for watch in watches:
             watch.start()
         load = Load(server)

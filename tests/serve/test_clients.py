@@ -121,11 +121,7 @@ def test_openai_embeddings(of_openai: Any, folders: dict[str, Path]):
         ({"input": "a", "model": "nix"}, "NotFoundError", "no model 'nix'"),
         ({"input": "a", "model": "topics"}, "UnprocessableEntityError", "not for embed"),
         ({"input": [[99]]}, "UnprocessableEntityError", "token ids must be from 0 to 10"),
-        (
-            {"input": "a", "dimensions": 9},
-            "UnprocessableEntityError",
-            "it must be from 1 to 8",
-        ),
+        ({"input": "a", "dimensions": 9}, "UnprocessableEntityError", "it must be from 1 to 8"),
         ({"input": 7}, "UnprocessableEntityError", "input"),
     ],
 )
@@ -732,12 +728,7 @@ def test_attention_beyond_the_limit_is_not_computed(server: Served):
         ("/models/tags", {"inputs": None}, 422, "an input must be a text"),
         ("/models/tags", {"inputs": 7}, 422, "an input must be a text"),
         ("/models/vectors", {"inputs": "a", "prompt_name": ["a"]}, 422, "prompt_name must be"),
-        (
-            "/pipeline/question-answering/tags",
-            {"inputs": "a"},
-            422,
-            "for token-classification",
-        ),
+        ("/pipeline/question-answering/tags", {"inputs": "a"}, 422, "for token-classification"),
         (
             "/models/topics",  # as the client asks for zero-shot classification
             {"inputs": "a", "parameters": {"candidate_labels": ["x"]}},

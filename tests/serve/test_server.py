@@ -128,10 +128,7 @@ def test_a_key_in_a_file_that_nobody_else_reads(tmp_path: Path):
         assert server.post("/embed", {"inputs": "a"}, x_api_key="open-sesame")[0] == 200
         assert [
             server.get(path)[0] for path in ("/livez", "/readyz", "/", "/metrics", "/info")
-        ] == [
-            *(200, 200, 200),
-            *(401, 401),
-        ]
+        ] == [*(200, 200, 200), *(401, 401)]
 
 
 @pytest.mark.slow

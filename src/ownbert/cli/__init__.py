@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from inspect import cleandoc
 from typing import Any
 
 import typer
@@ -115,7 +114,6 @@ class _Commands(TyperGroup):
         click_command = _with_spellings(typer.main.get_command(command))
         click_command.rich_help_panel = panel
         translate_command(click_command)
-        _join_lines(click_command)
         return click_command
 
     def make_context(self, *about: Any, **options: Any) -> Any:
@@ -133,19 +131,6 @@ def _interrupts() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise _Stopped(str(stop) or _INTERRUPTED) from None
-
-
-def _join_lines(command: Any) -> None:
-    """Make each paragraph of the help one line.
-
-    typer keeps the line breaks of the source, so that a narrow terminal would break every line
-    twice.
-    """
-    if command.help:
-        paragraphs = cleandoc(command.help).split("\n\n")
-        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
-    for each in getattr(command, "commands", {}).values():
-        _join_lines(each)
 
 
 def _with_spellings(command: Any) -> Any:

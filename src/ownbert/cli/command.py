@@ -28,6 +28,7 @@ from ownbert.checks import Interval
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.encodings import reading_as
 from ownbert.files.input_files import protected, refuse_same
+from ownbert.language import paragraphs
 from ownbert.language.messages import Message, Option
 from ownbert.settings import Setting, dotted_name, setting, settings_of
 from ownbert.terminal import echo
@@ -145,7 +146,8 @@ def command_function(kind: type[Command]) -> Callable[..., None]:
                 keep_memory()
             kind(**values).run()
 
-    run.__name__, run.__doc__ = kind.__name__, kind.__doc__
+    # typer keeps line breaks, so that a narrow terminal would break every line twice.
+    run.__name__, run.__doc__ = kind.__name__, "\n\n".join(paragraphs(kind.__doc__ or ""))
     run.__signature__ = inspect.Signature(list(parameters.values()))  # pyright: ignore
     run.__annotations__ = {name: p.annotation for name, p in parameters.items()}
     return run

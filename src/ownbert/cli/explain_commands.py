@@ -1,7 +1,7 @@
 """Commands that explain predictions: explain, faithfulness, relevance."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,13 +106,13 @@ class ExplainCommand(o.TaskRows):
 
         from ownbert.figures import figure_class
         from ownbert.inspect.explain.explain import Explainer, skipped_warning
-        from ownbert.inspect.explain.explanation_pages import draw_explanations, write_page
+        from ownbert.inspect.explain.explanation_pages import draw_explanations
         from ownbert.inspect.internals.observation import BUDGET, HeadChoice
         from ownbert.tables.memory import Lines
 
-        html, png, title = self.html, self.png, self.folder.name
-        if png is not None:
-            figure_class(png)
+        html = self.html
+        if self.png is not None:
+            figure_class(self.png)
         choice = HeadChoice(o.numbers("--layers", self.layers), o.numbers("--heads", self.heads))
         explainer = Explainer(self.folder, **self.compute)
         expected = self.rows
@@ -136,16 +136,13 @@ class ExplainCommand(o.TaskRows):
         if explainer.note is not None and not self.network:
             say(f"note: {explainer.note}", err=True)
         self._print(found)
-        with together():
-            self._write_lines(found)
-            if html is not None:
-                write_page(found, html, title=title, inside=inside)
-            if png is not None:
-                every = html is None or self.target
-                drawn = [shown for shown in found if every or _is_most_probable(shown)]
-                if (warning := draw_explanations(drawn, png, title=title)) is not None:
-                    say(f"warning: {warning}", err=True)
-        self._say_saved()
+
+        def draw(png: Path) -> str | None:
+            every = html is None or self.target
+            drawn = [shown for shown in found if every or _is_most_probable(shown)]
+            return draw_explanations(drawn, png, title=self.folder.name)
+
+        self._write(found, draw, inside=inside)
         if not self._outputs and not found:
             say("nothing to explain: no words, or nothing found in them", err=True)
         elif explainer.skipped:
@@ -155,7 +152,6 @@ class ExplainCommand(o.TaskRows):
         """Explain the classes of images, on a page or as a picture with the relevance of
         patches."""
         from ownbert.hub import model_folder
-        from ownbert.inspect.explain.explanation_pages import write_page
         from ownbert.vision.explained_images import IMAGE_METHODS, explain_images
         from ownbert.vision.relevance_maps import draw_relevance
 
@@ -179,19 +175,12 @@ class ExplainCommand(o.TaskRows):
             classes=1 if self.html is None else _LABELS,
             device=self.device,
         )
-        for explanation in found:
-            if self.json:
-                echo(_as_line(explanation))
-            elif not self._outputs:
-                probability = f"probability {explanation.probability:.3f}"
-                say(f"{explanation.texts[0]}: {explanation.target}, {probability}")
-        with together():
-            self._write_lines(found)
-            if self.html is not None:
-                write_page(found, self.html, title=self.folder.name, pixels=pixels)
-            if self.png is not None:
-                draw_relevance(self.folder, images, self.png, label=self.target, rows=self.rows)
-        self._say_saved()
+
+        def draw(png: Path) -> None:
+            draw_relevance(self.folder, images, png, label=self.target, rows=self.rows)
+
+        self._print(found)
+        self._write(found, draw, pixels=pixels)
 
     @property
     def _outputs(self) -> list[Path]:
@@ -203,16 +192,27 @@ class ExplainCommand(o.TaskRows):
         for index, explanation in enumerate(explanations):
             if self.json:
                 echo(_as_line(explanation))
+            elif not self._outputs and not explanation.words:  # of an image
+                probability = f"probability {explanation.probability:.3f}"
+                say(f"{explanation.texts[0]}: {explanation.target}, {probability}")
             elif not self._outputs:
                 if index:
                     output.print()
                 _show_words(explanation, self.top, output)
 
-    def _write_lines(self, explanations: Sequence[Any]) -> None:
-        if self.output is not None:
-            write_text(self.output, "".join(f"{_as_line(found)}\n" for found in explanations))
+    def _write(
+        self, explanations: Sequence["Explanation"], draw: Callable[[Path], str | None], **page: Any
+    ) -> None:
+        """Write the output files; ``draw`` writes the picture and returns a warning."""
+        from ownbert.inspect.explain.explanation_pages import write_page
 
-    def _say_saved(self) -> None:
+        with together():
+            if self.output is not None:
+                write_text(self.output, "".join(f"{_as_line(found)}\n" for found in explanations))
+            if self.html is not None:
+                write_page(explanations, self.html, title=self.folder.name, **page)
+            if self.png is not None and (warning := draw(self.png)) is not None:
+                say(f"warning: {warning}", err=True)
         for file in self._outputs:
             say(f"saved {file}", err=self.json)
 

@@ -1,6 +1,5 @@
 """Commands that train models: fit, pretrain, finetune, probe."""
 
-import inspect
 import time
 from pathlib import Path
 from typing import Any
@@ -204,7 +203,7 @@ def finetuning_command(task: str, kind: TaskKind) -> type[o.Training]:
             else:
                 finetune(task, output=self.output, **self.how, **self.recipe)
 
-    Finetune.__doc__ = inspect.cleandoc(kind.help)
+    Finetune.__doc__ = kind.help
     return Finetune
 
 
