@@ -10,7 +10,7 @@ import ownbert
 from ownbert import Embedder
 from ownbert.exceptions import InputError, InputWarning
 from ownbert.fitting.network_probe import probe_layers
-from ownbert.inference.frozen_probe import LayerEmbedder, embed_rows
+from ownbert.inference.opened_blend import LayerEmbedder, embed_rows
 from support.cli import refusal, run_cli
 from support.tiny import contents, made
 

@@ -134,8 +134,14 @@ def run_on_ray(
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     job = BulkJob(command, str(model_folder(folder).absolute()), columns, compute, options)
     model = job.open()  # so that errors occur before Ray starts
-    for file in files:
-        model.refuse_kind(file.kind)
+    if isinstance(model, RowPredictions):
+        task, conll = model.opened.task, any(file.kind == "txt" for file in files)
+        if task.reads_arrays or (conll and task.head == "tokens"):
+            raise InputError(
+                "{name} reads images or CoNLL files, which cannot be split; use tables, or omit "
+                "{--runner}",
+                task.name,
+            )
     say_each(filter(None, (model.compute.note,)), say)
     job = replace(job, compute=model.compute)  # the same for all workers
     made_for = {

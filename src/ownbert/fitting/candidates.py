@@ -44,9 +44,9 @@ from ownbert.fitting.networks import (
 from ownbert.fitting.progress import Budget
 from ownbert.fitting.rows.fit_input import FitInput
 from ownbert.inference.engines import Compute
-from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.opened import Networks, characters, describe_members
 from ownbert.inference.opened_blend import score_all
+from ownbert.run.file_names import ENCODER
 from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.tasks.rows import Row
 from ownbert.time_limit import OutOfTime, clock_seconds, seconds_left, time_limit

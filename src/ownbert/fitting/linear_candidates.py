@@ -14,7 +14,7 @@ from ownbert.corpus.sparse import sparse
 from ownbert.files.writing import atomic_path
 from ownbert.fitting.rows.labelled_rows import LabelledRows
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
+from ownbert.inference.opened_blend import FrozenProbe, embed_rows
 from ownbert.time_limit import check_time, clock_seconds, seconds_left
 from ownbert.views.blending import blend, fit_blend, loss
 from ownbert.views.linear_models import (

@@ -25,9 +25,9 @@ from ownbert.fitting.rows.labelled_rows import (
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.engines import Say, say_each
-from ownbert.inference.frozen_probe import ENCODER, LayerEmbedder, embed_rows
+from ownbert.inference.opened_blend import LayerEmbedder, embed_rows
 from ownbert.nn.default_dtype import in_float32
-from ownbert.run.file_names import BLEND, ENSEMBLE
+from ownbert.run.file_names import BLEND, ENCODER, ENSEMBLE
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.related_rows import SplitColumns

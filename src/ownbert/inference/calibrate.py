@@ -19,11 +19,10 @@ from ownbert.inference.blend import blend_of
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Say, say_each
-from ownbert.inference.frozen_probe import ENCODER, embed_rows
 from ownbert.inference.held_out import HeldOut, Scope
 from ownbert.inference.opened import Opened, read_labelled_rows
-from ownbert.inference.opened_blend import all_raws
-from ownbert.run.file_names import BLEND, HELD_OUT, HELD_OUT_NETWORK, RECIPE
+from ownbert.inference.opened_blend import all_raws, embed_rows
+from ownbert.run.file_names import BLEND, ENCODER, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.tasks.classification import weighted
 from ownbert.tasks.related_rows import row_key
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row

@@ -179,7 +179,7 @@ class Doubts:
         scope = self._held_out.scope
         if scope is None or self._embedder is None:
             return self._held_out.doubt(probabilities)
-        from ownbert.inference.frozen_probe import embed_rows
+        from ownbert.inference.opened_blend import embed_rows
 
         texts = [row.texts for row in rows]
         return scope.scores(of_length_one(embed_rows(self._embedder, texts)))
@@ -261,7 +261,7 @@ def measure(
         size = float((probabilities >= doubts.least).sum(1).mean())
         return {"set_coverage": float(inside.mean()), "set_size": size}
     targets = np.asarray([task.target(row) for row in rows])
-    right = np.asarray([each.label for each in decided]) == targets
+    right = np.asarray([decision.label for decision in decided]) == targets
     metrics: dict[str, float] = {}
     if doubts.least is not None:
         inside = probabilities >= doubts.least

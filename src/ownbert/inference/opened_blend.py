@@ -1,6 +1,9 @@
-"""A ``fit`` folder in use: several models whose weighted logits are added."""
+"""A ``fit`` folder in use: several models whose weighted logits are added. One kind is a linear
+probe, a linear model on the text vectors of a frozen network.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,21 +13,124 @@ import numpy as np
 from ownbert.checkpoint import Description
 from ownbert.exceptions import InputError
 from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH, Compute
-from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
 from ownbert.language.messages import Option
-from ownbert.run.file_names import BLEND
+from ownbert.run.file_names import BLEND, ENCODER
 from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import UnknownWords
 from ownbert.time_limit import check_time, clock_seconds
 from ownbert.train.device import pick_device, pick_precision
+from ownbert.views import PROBE
 from ownbert.views.blending import blend, from_scores, rows_without_features
-from ownbert.views.linear_models import LinearView
+from ownbert.views.linear_models import LinearModel, LinearView, reading_linear, save_linear
 
 # Rows between checks of the time limit, in ``score_all`` and in ``score_until``.
-_BLOCK, _SMALL_BLOCK = 512, 64
+_ROWS, _FEW_ROWS = 512, 64
+# Words per piece of a long text, length from which words imply a script without spaces, and the
+# maximum number of pieces.
+_PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
+# Pieces between checks of the time limit.
+_PIECES_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class FrozenProbe:
+    """Computes logits of texts: by a linear model on the vectors of a network, after subtraction
+    of ``mean`` (F) and division by ``scale`` (F)."""
+
+    embedder: Embedder
+    mean: np.ndarray
+    scale: np.ndarray
+    model: LinearModel
+
+    def scores(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
+        """(N, C) log-probabilities, logits, or regression values of N texts or pairs of texts."""
+        return self.model.scores((embed_rows(self.embedder, texts) - self.mean) / self.scale)
+
+    def save(self, folder: Path, *, beside: bool = False) -> None:
+        """Write the probe into a folder, whose network is in ``ENCODER``; ``beside``: in that of
+        the folder ``probe`` two levels above."""
+        settings = {"beside": True} if beside else {}
+        save_linear(folder, PROBE, self.model, {"mean": self.mean, "scale": self.scale}, settings)
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> "FrozenProbe":
+        """Read a probe written by ``save``."""
+        with reading_linear(folder, PROBE) as (model, arrays, settings):
+            mean, scale = arrays["mean"], arrays["scale"]
+            if not mean.shape == scale.shape == model.weights.shape[:1]:
+                raise ValueError("the mean, the scale and the weights differ in size")
+            place = folder.resolve().parents[1] / PROBE if settings.get("beside") else folder
+            return cls(Embedder(place / ENCODER, **options), mean, scale, model)
+
+
+def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
+    """Vectors (N, F) of texts; for a pair (a, b) the concatenation of a, b, |a - b| and a * b."""
+    parts = [_embed(embedder, [row[i] for row in texts]) for i in range(len(texts[0]))]
+    if len(parts) == 1:
+        return parts[0]
+    a, b = parts
+    return np.concatenate([a, b, np.abs(a - b), a * b], axis=1)
+
+
+def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
+    """Vectors (N, D) of texts; for a long text the mean over its pieces, which is better than the
+    vector of its first tokens (docs/lab/long-documents.md)."""
+    pieces = [_pieces(text) for text in texts]
+    all_pieces = [piece for row_pieces in pieces for piece in row_pieces]
+    parts = []
+    for start in range(0, len(all_pieces), _PIECES_AT_ONCE):
+        check_time()
+        parts.append(embedder.encode(all_pieces[start : start + _PIECES_AT_ONCE]))
+    vectors = np.concatenate(parts)
+    ends = np.cumsum([len(row_pieces) for row_pieces in pieces])
+    sums = np.add.reduceat(vectors, np.concatenate([[0], ends[:-1]]), axis=0)
+    return sums / np.diff(ends, prepend=0)[:, None]
+
+
+def _pieces(text: str) -> list[str]:
+    """Split a text into pieces of about a hundred words, or of similar length without spaces."""
+    if len(text) <= _PIECE_WORDS:
+        return [text]
+    words = text.split()
+    if len(words) * _LONG_WORD < len(text):  # script without spaces
+        step = _PIECE_WORDS
+        pieces = [text[i : i + step] for i in range(0, len(text), step)]
+    else:
+        starts = range(0, len(words), _PIECE_WORDS)
+        pieces = [" ".join(words[i : i + _PIECE_WORDS]) for i in starts]
+    return pieces[:_MOST_PIECES] or [text]
+
+
+class LayerEmbedder(Embedder):
+    """An ``Embedder`` that concatenates the vectors of all layers: (N, (L + 1) D)."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__(folder, engine="torch")
+        self.truncate_dim = None
+        self.layers = 1 + sum(ends for _, ends in self.model.encoder.schedule())
+
+    def _packed(self, description: Description) -> Any:
+        encoder = super()._packed(description)
+        encoder.layers = True
+        return encoder
+
+    @property
+    def size(self) -> int:
+        """The size of the concatenated vectors."""
+        return self.layers * self.config.hidden_size
+
+    def encode_ids(self, ids: Sequence[np.ndarray], **options: Any) -> np.ndarray:
+        """See ``Embedder``; vectors are not normalized."""
+        return super().encode_ids(ids, **{**options, "normalize": False})
+
+    def by_layer(self, vectors: np.ndarray) -> list[np.ndarray]:
+        """Split vectors (N, k (L + 1) D), k per text or pair, into one (N, k D) per layer."""
+        parts = vectors.reshape(len(vectors), -1, self.layers, self.config.hidden_size)
+        return [parts[:, :, layer].reshape(len(vectors), -1) for layer in range(self.layers)]
 
 
 class Members:
@@ -82,7 +188,7 @@ def score_until(
 ) -> np.ndarray:
     """(n, C) logits of the first n rows, as many as the time permits."""
     start, scores, rest = clock_seconds(), [], iter(rows)
-    while block := list(islice(rest, _SMALL_BLOCK)):
+    while block := list(islice(rest, _FEW_ROWS)):
         check_time()
         scores.append(scorer(block))
         if clock_seconds() - start > seconds:
@@ -93,7 +199,7 @@ def score_until(
 def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
     """(N, C) logits of any number of rows, in blocks that fit in memory."""
     scores = []
-    for block in blocks(rows, rows=_BLOCK, size=characters):
+    for block in blocks(rows, rows=_ROWS, size=characters):
         check_time()
         scores.append(scorer(block))
     return np.concatenate(scores)

@@ -228,16 +228,6 @@ class RowPredictions(RowJob):
         rows = self._dealt.take(rows, lambda row: [row.texts, task.identity(row)])
         return blocks(islice(rows, skip, None), size=characters)
 
-    def refuse_kind(self, kind: str) -> None:
-        """Raise ``InputError`` unless the task can read files of this kind in parts."""
-        task = self.opened.task
-        if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
-            raise InputError(
-                "{name} reads images or CoNLL files, which cannot be split; use tables, or omit "
-                "{--runner}",
-                task.name,
-            )
-
     def rows(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """The ids or texts of the rows, the columns to keep, and their predictions."""
         task = self.opened.task

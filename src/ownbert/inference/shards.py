@@ -248,7 +248,20 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
     """All parts of a file, ordered by number."""
     if not folder.is_dir():
         raise InputError("no such folder: {folder}", folder)
-    ready, unfinished = _parts_in(folder, *split_ending(output))
+    name, ending = map(re.escape, split_ending(output))
+    pattern = re.compile(rf"(\.)?{name}\.(\d{{1,9}})-of-(\d{{1,9}}){ending}(?(1)\.part)")
+    ready: dict[tuple[int, int], Path] = {}
+    unfinished: set[tuple[int, int]] = set()
+    for path in folder.iterdir():
+        if not (match := pattern.fullmatch(path.name)):
+            continue
+        number, count = int(match[2]), int(match[3])
+        if not 1 <= number <= count <= limits.SHARDS:
+            continue
+        if match[1]:
+            unfinished.add((number, count))
+        elif manifest_path(path).is_file() and path.is_file():
+            ready[number, count] = path
     counts = sorted({count for _, count in (*ready, *unfinished)})
     if not counts:
         raise InputError(
@@ -286,28 +299,6 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
             more,
         )
     return [ready[shard] for shard in expected]
-
-
-def _parts_in(
-    folder: Path, name: str, ending: str
-) -> tuple[dict[tuple[int, int], Path], set[tuple[int, int]]]:
-    """The finished parts by (number, count), and the unfinished ones."""
-    pattern = rf"{re.escape(name)}\.(\d{{1,9}})-of-(\d{{1,9}}){re.escape(ending)}"
-    ready: dict[tuple[int, int], Path] = {}
-    unfinished: set[tuple[int, int]] = set()
-    for path in folder.iterdir():
-        finished = re.fullmatch(pattern, path.name)
-        match = finished or re.fullmatch(rf"\.{pattern}\.part", path.name)
-        if not match:
-            continue
-        which = int(match[1]), int(match[2])
-        if not 1 <= which[0] <= which[1] <= limits.SHARDS:
-            continue
-        if not finished:
-            unfinished.add(which)
-        elif manifest_path(path).is_file() and path.is_file():
-            ready[which] = path
-    return ready, unfinished
 
 
 def _require_same_run(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -> None:

@@ -173,9 +173,6 @@ class RowVectors:
         """The concatenated vectors (N, D) of all blocks, possibly none."""
         return np.concatenate([np.empty((0, self.size), np.float32), *blocks])
 
-    def refuse_kind(self, kind: str) -> None:
-        """Accept every kind of file."""
-
     def table(self, source: Any, before: int) -> Any:
         """See ``RowPredictions.table``."""
         blocks = [*self.embedded(islice(records_of(source, self._columns), before, None))]
