@@ -14,8 +14,7 @@ from ownbert.cli import app
 from ownbert.finetuning.finetune import preview_finetuning
 from ownbert.inference.open_folder import open_folder
 from ownbert.tables.columns import ColumnNames
-from ownbert.tasks.embed import EmbeddingTask
-from ownbert.tasks.made_pairs import hold_out
+from ownbert.tasks.embed import EmbeddingTask, hold_out
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.cli import refusal, run_cli

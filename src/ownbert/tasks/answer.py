@@ -156,8 +156,8 @@ class QuestionAnsweringTask(Task):
     hidden_settings = frozenset({"max_windows"})
     unit = "questions"
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         threshold = self.settings.threshold
         if threshold is not None and not isinstance(threshold, float):
             raise InputError(
@@ -244,7 +244,7 @@ class QuestionAnsweringTask(Task):
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if not self.tuned:
             return
-        answers = [self._best(*each) for each in zip(raws, rows, encoded.notes, strict=True)]
+        answers = [self._best(*row) for row in zip(raws, rows, encoded.notes, strict=True)]
         f1 = [
             compare([gold.text for gold in row.target], answer.text)[1]
             for row, answer in zip(rows, answers, strict=True)
@@ -287,7 +287,7 @@ class QuestionAnsweringTask(Task):
         """The answers of the other spans with the highest scores."""
         spans = best_spans(raw, note.positions, self.settings.answer_length, most + 1)
         answers = [self._answer(raw, row, note, span, best.difference) for span in spans]
-        return [each for each in answers if (each.start, each.end) != (best.start, best.end)][:most]
+        return [a for a in answers if (a.start, a.end) != (best.start, best.end)][:most]
 
     def output_row(
         self, decided: PredictedAnswer, row: Row, options: OutputOptions = PLAIN_OUTPUT
@@ -309,7 +309,7 @@ class QuestionAnsweringTask(Task):
         if top_k is DEFAULT:
             return decided.as_dict
         most = MOST_ANSWERS if top_k is None else min(top_k, MOST_ANSWERS)
-        return [each.as_dict for each in (decided, *decided.further(most - 1))][:most]
+        return [answer.as_dict for answer in (decided, *decided.further(most - 1))][:most]
 
     def plain(self, decided: PredictedAnswer, row: Row) -> str:
         return decided.text
@@ -360,17 +360,17 @@ def compare(golds: Sequence[str], answer: str) -> tuple[float, float]:
     if any(_HAS_CHINESE.search(gold) for gold in golds):
         for gold in golds:
             texts = [t.lower().strip().translate(_CHINESE_PUNCTUATION) for t in (gold, answer)]
-            one, two = map(_SEGMENTS.findall, texts)
-            common = SequenceMatcher(None, one, two, autojunk=False).find_longest_match().size
-            pairs.append((float(texts[0] == texts[1]), _f1(common, len(one), len(two))))
+            true, found = map(_SEGMENTS.findall, texts)
+            common = SequenceMatcher(None, true, found, autojunk=False).find_longest_match().size
+            pairs.append((float(texts[0] == texts[1]), _f1(common, len(true), len(found))))
     else:
         predicted = normalise(answer)
         # As in SQuAD's script, gold answers of only articles and punctuation are ignored.
         for text in [text for text in map(normalise, golds) if text] or [""]:
-            one, two = text.split(), predicted.split()
+            true, found = text.split(), predicted.split()
             same = float(text == predicted)
-            f1 = _f1((Counter(one) & Counter(two)).total(), len(one), len(two))
-            pairs.append((same, f1 if one and two else float(one == two)))
+            f1 = _f1((Counter(true) & Counter(found)).total(), len(true), len(found))
+            pairs.append((same, f1 if true and found else float(true == found)))
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
@@ -491,8 +491,8 @@ def best_spans(
         for place in chosen[np.isfinite(scores[chosen])].tolist():
             start, further = divmod(place, near.shape[1])
             span = Span(float(scores[place]), number, begin + start, begin + start + further)
-            known = spans.get(span[2:])
-            if known is None or span.score > known.score:
+            previous = spans.get(span[2:])
+            if previous is None or span.score > previous.score:
                 spans[span[2:]] = span
     return sorted(spans.values(), key=lambda span: (-span.score, *span[1:]))[:most]
 

@@ -107,8 +107,8 @@ class LabelTask(Task):
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         for row in rows:
             if is_soft(row.target):
-                where, one = row.place(source), not self.label_sets
-                check_probabilities(row.target, self.labels, where, sum_to_one=one)
+                where, single = row.place(source), not self.label_sets
+                check_probabilities(row.target, self.labels, where, sum_to_one=single)
                 continue
             for label in self._labels_of(row):
                 if label not in self.label_indices:
@@ -147,8 +147,8 @@ class SingleLabelTask(LabelTask):
     # .5; the probabilities do not change. None: zeros.
     decision: tuple[float, ...] | None = None
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if isinstance(threshold := self.settings.threshold, float):
             raise InputError(
                 "task.threshold is {threshold:g}, but of which label? Write yes={threshold:g}, "
@@ -175,9 +175,9 @@ class SingleLabelTask(LabelTask):
         return task
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
-        if given := self.given_thresholds:
+        if aims := self.given_thresholds:
             truth = np.asarray([[row.target == label for label in self.labels] for row in rows])
-            thresholds, self.missed = settled(given, self.labels, truth, np.stack(raws))
+            thresholds, self.missed = settled(aims, self.labels, truth, np.stack(raws))
             self.decision = self.with_thresholds(thresholds).decision
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> LabelDecision:
@@ -196,19 +196,19 @@ class SingleLabelTask(LabelTask):
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}
-        given = learn_order(rows, self.labels, names, source)
-        if not given and len(names) < 2:
+        order = learn_order(rows, self.labels, names, source)
+        if not order and len(names) < 2:
             raise InputError(
                 "{source}: all rows have the label {names!r}; at least two labels are needed",
                 source or "training rows",
                 names.pop(),
             )
-        self.labels = given or sort_labels(names)
+        self.labels = order or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
         self.counts = self.label_counts(rows)
         self.weights = label_weights(self.settings.class_weights, self.labels, self.counts)
-        if given := self.given_thresholds:
-            self.decision = self.with_thresholds(before_tuning(given)).decision
+        if aims := self.given_thresholds:
+            self.decision = self.with_thresholds(before_tuning(aims)).decision
         if self.settings.positive is not None:
             self.name_positive(self.settings.positive)
         elif len(self.labels) == 2:
@@ -397,18 +397,18 @@ def sort_labels(names: set[str]) -> tuple[str, ...]:
 
 
 def label_weights(
-    given: str | None, labels: Sequence[str], counts: np.ndarray
+    written: str | None, labels: Sequence[str], counts: np.ndarray
 ) -> tuple[float, ...] | None:
-    """The weights (C) of labels, 1 for those that are not listed; None if all are equal. ``given``
-    is None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where labels may
-    contain commas) or a JSON object; ``counts`` (C) are the rows per label."""
-    if given in (None, _EQUAL):
+    """The weights (C) of labels, 1 for those that are not listed; None if all are equal.
+    ``written`` is None or "equal", "balanced" (rows / (C count)), a list ("label=weight,...", where
+    labels may contain commas) or a JSON object; ``counts`` (C) are the rows per label."""
+    if written in (None, _EQUAL):
         return None
-    if given == _BALANCED:
+    if written == _BALANCED:
         weights = counts.sum() / (len(labels) * np.maximum(counts, 1))
         return tuple(float(w) for w in weights)
     weight_of_label = dict.fromkeys(labels, 1.0)
-    for label, text in label_values(given, labels, "task.class_weights"):
+    for label, text in label_values(written, labels, "task.class_weights"):
         try:
             weight = float(text)
         except ValueError:

@@ -215,9 +215,9 @@ class TaskSettings(CheckedSettings, name="task"):
     def of(cls, name: str, values: Mapping[str, Any]) -> "TaskSettings":
         """Read settings from a config.json; unknown keys, written by other versions, are
         ignored."""
-        known = {f.name for f in fields(cls)} - {"name"}
-        given = {k: v for k, v in values.items() if k in known}
-        return apply_values(cls(name=name), {"long": "cut", **given}, "settings.")
+        names = {f.name for f in fields(cls)} - {"name"}
+        settings = {k: v for k, v in values.items() if k in names}
+        return apply_values(cls(name=name), {"long": "cut", **settings}, "settings.")
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from the defaults, without ``long`` "cut": a finished model
@@ -338,18 +338,18 @@ class Vit(CheckedSettings, name="model.vit"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("image_size", "patch"):
-            given = getattr(self, name)
-            if given is None:
+            size = getattr(self, name)
+            if size is None:
                 continue
-            if len(given) not in (1, 2) or min(given) < 1:
-                shown = ", ".join(map(str, given))
+            if len(size) not in (1, 2) or min(size) < 1:
+                shown = ", ".join(map(str, size))
                 raise InputError(
                     "model.vit.{name} is {shown}; it must be one whole number from 1 on, or "
                     "two: height,width",
                     name,
                     shown,
                 )
-            object.__setattr__(self, name, (given[0], given[-1]))
+            object.__setattr__(self, name, (size[0], size[-1]))
 
 
 @dataclass(frozen=True, kw_only=True)

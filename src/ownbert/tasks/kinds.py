@@ -178,8 +178,8 @@ def task_files() -> tuple[str, ...]:
 def task_kind(name: str) -> tuple[str, TaskKind]:
     """The name and the facts of a task, by its name or alias."""
     aliases = {kind.alias: task for task, kind in KINDS.items() if kind.alias}
-    if (known := aliases.get(name, name)) not in KINDS:
+    if (task := aliases.get(name, name)) not in KINDS:
         raise InputError(
             "task {name!r} is not known; use one of {kinds}", name, ", ".join([*KINDS, *aliases])
         )
-    return known, KINDS[known]
+    return task, KINDS[task]

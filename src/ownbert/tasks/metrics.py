@@ -75,7 +75,7 @@ class Ranking:
         """See ``counts_by_threshold``; of many thresholds those at which a curve moves visibly."""
         values, right, positives = counts_by_threshold(self.truth, self.probabilities)
         wrong = positives - right
-        parts = [each * _POINTS // max(1, each[-1]) for each in (right, wrong, positives)]
+        parts = [sums * _POINTS // max(1, sums[-1]) for sums in (right, wrong, positives)]
         steps: Any = np.diff(np.stack(parts), prepend=-1).any(axis=0)
         steps = np.append(steps[:-1], True)
         return values[steps], right[steps], positives[steps]
@@ -85,8 +85,8 @@ class Ranking:
         """False positive rates, and true positive rates."""
         _, right, positives = self._counts
         wrong = positives - right
-        rates = (each / max(1, each[-1]) for each in (wrong, right))
-        found, missed = (np.concatenate([[0.0], each]) for each in rates)
+        rates = (sums / max(1, sums[-1]) for sums in (wrong, right))
+        found, missed = (np.concatenate([[0.0], rate]) for rate in rates)
         return found, missed
 
     @property
@@ -102,7 +102,7 @@ class Ranking:
         among them."""
         _, right, positives = self._counts
         shares = positives / positives[-1], right / max(1, right[-1])
-        rows, found = (np.concatenate([[0.0], each]) for each in shares)
+        rows, found = (np.concatenate([[0.0], share]) for share in shares)
         return rows, found
 
     def lift(self, share: float) -> float:
@@ -117,8 +117,8 @@ class Ranking:
         bins = np.minimum((self.probabilities * _BINS).astype(int), _BINS - 1)
         count = np.bincount(bins, minlength=_BINS)
         used = count > 0
-        sums = (np.bincount(bins, each, _BINS) for each in (self.probabilities, self.truth))
-        mean, rate = (each[used] / count[used] for each in sums)
+        sums = (np.bincount(bins, x, _BINS) for x in (self.probabilities, self.truth))
+        mean, rate = (total[used] / count[used] for total in sums)
         return mean, rate, count[used]
 
     def as_json(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def _cut_labels(labels: Sequence[str]) -> Iterator[tuple[int, np.ndarray, int]]:
     the number of different ones; nothing if the labels are not a hierarchy."""
     parts = label_parts(tuple(labels))
     for level in range(1, max(map(len, parts), default=1)):
-        cut = [tuple(each[:level]) for each in parts]
+        cut = [tuple(label[:level]) for label in parts]
         places = {name: index for index, name in enumerate(dict.fromkeys(cut))}
         yield level, np.asarray([places[name] for name in cut]), len(places)
 
@@ -296,8 +296,8 @@ def level_scores(labels: Sequence[str], confusion: np.ndarray) -> tuple[LevelSco
     for level, places, size in _cut_labels(labels):
         true, predicted = places[pairs]
         right = np.where(true == predicted, counts, 0)
-        given = ((true, right), (true, counts), (predicted, counts))
-        hits, support, positives = (np.bincount(*each, size) for each in given)
+        columns = ((true, right), (true, counts), (predicted, counts))
+        hits, support, positives = (np.bincount(*column, size) for column in columns)
         values = {
             "accuracy": float(right.sum() / max(1, counts.sum())),
             "macro_f1": mean_f1(hits, support, positives),
@@ -313,8 +313,8 @@ def set_level_scores(
     scores = []
     for level, places, size in _cut_labels(labels):
         cut = (places[:, None] == np.arange(size)).astype(np.float32)
-        true, found = (each.astype(np.float32) @ cut > 0 for each in (truth, predicted))
-        right, support, positives = (each.sum(0) for each in (true & found, true, found))
+        true, found = (x.astype(np.float32) @ cut > 0 for x in (truth, predicted))
+        right, support, positives = (x.sum(0) for x in (true & found, true, found))
         values = {
             "micro_f1": float(2 * right.sum() / max(1, (support + positives).sum())),
             "macro_f1": mean_f1(right, support, positives),
@@ -340,8 +340,8 @@ def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
 def one_vs_rest(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
     """The metrics ``RANKING`` of each label against the others, averaged over the labels that some
     rows have and others lack, from indices (rows) of true labels and probabilities (rows, C)."""
-    each = [Ranking("", truth == i, probabilities[:, i]) for i in np.unique(truth)]
-    values = [one.values for one in each if one.complete] or [each[0].values]
+    rankings = [Ranking("", truth == i, probabilities[:, i]) for i in np.unique(truth)]
+    values = [ranking.values for ranking in rankings if ranking.complete] or [rankings[0].values]
     return {name: float(np.mean([own[name] for own in values])) for name in RANKING}
 
 

@@ -77,8 +77,8 @@ class MultiLabelTask(LabelTask, SentenceTask):
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         threshold = self.settings.threshold
         if isinstance(threshold, float) and not 0 < threshold < 1:
             raise InputError(
@@ -99,7 +99,7 @@ class MultiLabelTask(LabelTask, SentenceTask):
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> "MultiLabelTask":
         own = zip(self.labels, self.thresholds.tolist(), strict=True)
-        return self.deciding_by(np.asarray([thresholds.get(*each) for each in own]))
+        return self.deciding_by(np.asarray([thresholds.get(*pair) for pair in own]))
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         super().restore(saved)
@@ -126,7 +126,7 @@ class MultiLabelTask(LabelTask, SentenceTask):
             if first:
                 self._seen = frozenset(label for labels in sets for label in labels)
                 self.label_note = note or self.label_note
-                self.label_warnings = unusual_labels([each for labels in sets for each in labels])
+                self.label_warnings = unusual_labels([label for labels in sets for label in labels])
         return [
             Row(row.line, row.texts, labels, features=row.features)
             for row, labels in zip(rows, sets, strict=True)
@@ -135,20 +135,20 @@ class MultiLabelTask(LabelTask, SentenceTask):
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         sets = {frozenset(row.target) for row in rows if not is_soft(row.target)}
         names = set[str]().union(*sets)
-        given = learn_order(rows, self.labels, names, source)
-        if not given and not names:
+        order = learn_order(rows, self.labels, names, source)
+        if not order and not names:
             raise InputError("{source}: no row has a label", source)
-        if not given and len(sets) < 2 and not any(is_soft(row.target) for row in rows):
+        if not order and len(sets) < 2 and not any(is_soft(row.target) for row in rows):
             raise InputError(
                 "{source}: all rows have the labels {target}; rows with others, or with none, "
                 "are needed",
                 source,
                 list_labels(rows[0].target),
             )
-        self.labels = given or sort_labels(names)
+        self.labels = order or sort_labels(names)
         self.check([row for row in rows if is_soft(row.target)], source, "")
-        if given := self.given_thresholds:
-            self.threshold = self.with_thresholds(before_tuning(given)).threshold
+        if aims := self.given_thresholds:
+            self.threshold = self.with_thresholds(before_tuning(aims)).threshold
         positives, weights = self.label_counts(rows), self.settings.class_weights
         if weights == "balanced":  # of positive rows; negative rows have weight 1
             # At least 1 negative row, because a label of all rows would get weight 0.
@@ -206,8 +206,8 @@ class MultiLabelTask(LabelTask, SentenceTask):
         if options.top is not None or options.threshold is not None:
             chosen = decided.probabilities >= (options.threshold or 0.0)
         labels = decided.ranked(self.labels, chosen)[: options.top]
-        output: dict[str, Any] = {"labels": [each["label"] for each in labels]}
-        output["scores"] = [round(each["score"], 6) for each in labels]
+        output: dict[str, Any] = {"labels": [found["label"] for found in labels]}
+        output["scores"] = [round(found["score"], 6) for found in labels]
         if options.probabilities:
             output["probabilities"] = named_probabilities(self.labels, decided.probabilities)
         return output
@@ -229,7 +229,7 @@ class MultiLabelTask(LabelTask, SentenceTask):
 
     def score(self, rows: Sequence[Row], decided: Sequence[LabelSetDecision]) -> Scores:
         truth = np.stack([self.target(row) for row in rows])
-        predicted = np.stack([each.predicted for each in decided])
+        predicted = np.stack([decision.predicted for decision in decided])
         return score_multilabel(truth, np.stack(decided), predicted, self.labels)  # pyright: ignore
 
 

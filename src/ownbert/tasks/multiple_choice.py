@@ -60,10 +60,14 @@ class MultipleChoiceTask(Task):
     def read(self, path: Source) -> list[Row]:
         rows = list(_rows(path, self.columns, labelled=True))
         numbers = [(_number(row.target), len(row.texts) - 1) for row in rows]
-        known = [(number, size) for number, size in numbers if number is not None]
-        if any(number == 0 for number, _ in known):
+        numbered = [(number, size) for number, size in numbers if number is not None]
+        if any(number == 0 for number, _ in numbered):
             self.first_label = 0
-        elif known and all(1 <= n <= size for n, size in known) and any(n == s for n, s in known):
+        elif (
+            numbered
+            and all(1 <= n <= size for n, size in numbered)
+            and any(n == s for n, s in numbered)
+        ):
             self.first_label = 1
         return [replace(row, target=self._index(row, place(path, row.line))) for row in rows]
 
@@ -141,8 +145,8 @@ class MultipleChoiceTask(Task):
         """The choice with its text and probability; Transformers has no pipeline for multiple
         choice."""
         results = [
-            {"choice": each["label"], "text": row.texts[1 + each["label"]], "score": each["score"]}
-            for each in ranked(range(len(decided)), decided)
+            {"choice": best["label"], "text": row.texts[1 + best["label"]], "score": best["score"]}
+            for best in ranked(range(len(decided)), decided)
         ]
         return results[0] if top_k is DEFAULT else results[:top_k]
 
@@ -165,14 +169,14 @@ class MultipleChoiceTask(Task):
         return ", ".join(f"{i} {percent(count / len(rows))}" for i, count in enumerate(counts))
 
 
-def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
+def _rows(path: Source, named: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     """Yield rows with labels as in the file."""
-    found_columns = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
+    found_columns = find_columns(path, COLUMNS["choose"], named, labelled=labelled)
     choices, labels = found_columns["second"], found_columns.get("label", ())
 
     def rows() -> Iterator[Row]:
         cells_of = [*choices, *labels]
-        table = read_table(path, found_columns["text"], cells_of, id=given.id)
+        table = read_table(path, found_columns["text"], cells_of, id=named.id)
         for line, where, texts, cells, id, _ in table:
             target = cells[-1] if labels else None
             if labels and (target is None or not str(target).strip()):

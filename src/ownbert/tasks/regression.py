@@ -85,13 +85,13 @@ class RegressionTask(SentenceTask):
         ]
 
     def find_columns(
-        self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
+        self, path: Source, named: ColumnNames | None = None, *, labelled: bool = True
     ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        given, own = given or self.columns, self.labels
-        if own and given.label is None and {*own} <= {*columns(path)}:
+        named, own = named or self.columns, self.labels
+        if own and named.label is None and {*own} <= {*columns(path)}:
             # Use the columns of the training rows, whatever other numeric columns there are.
-            given = replace(given, label=own[0] if len(own) == 1 else join_names(own))
-        texts, names, features = super().find_columns(path, given, labelled=labelled)
+            named = replace(named, label=own[0] if len(own) == 1 else join_names(own))
+        texts, names, features = super().find_columns(path, named, labelled=labelled)
         if labelled and own and len(names) != len(own):
             raise InputError(
                 "{path}: {count} columns of numbers ({names}), but the model has {count2} "
@@ -200,14 +200,14 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
     the coefficient of determination, 0 if the truth is constant."""
     from scipy.stats import rankdata
 
-    each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
+    metrics: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []
     for name, true, predicted in zip(labels, truth.T, predictions.T, strict=True):
         spread = float(((true - true.mean()) ** 2).sum())
-        each["spearman"].append(_correlation(rankdata(true), rankdata(predicted)))
-        each["pearson"].append(_correlation(true, predicted))
-        each["mae"].append(float(np.abs(true - predicted).mean()))
-        each["r2"].append(1 - float(((true - predicted) ** 2).sum()) / spread if spread else 0.0)
+        metrics["spearman"].append(_correlation(rankdata(true), rankdata(predicted)))
+        metrics["pearson"].append(_correlation(true, predicted))
+        metrics["mae"].append(float(np.abs(true - predicted).mean()))
+        metrics["r2"].append(1 - float(((true - predicted) ** 2).sum()) / spread if spread else 0.0)
         if predicted.std() < _NEARLY_CONSTANT * true.std():
             warnings.append(
                 f"{name!r}: the model predicts nearly the same for every row "
@@ -215,14 +215,14 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
                 f"{true.min():.4g} to {true.max():.4g}); try more --epochs, another "
                 "--learning-rate or more training rows"
             )
-    means = {name: float(np.mean(values)) for name, values in each.items()}
+    means = {name: float(np.mean(values)) for name, values in metrics.items()}
     return Scores(values=means, warnings=tuple(warnings))
 
 
-def _correlation(one: np.ndarray, two: np.ndarray) -> float:
-    if one.min() == one.max() or two.min() == two.max():
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    if first.min() == first.max() or second.min() == second.max():
         return 0.0
-    a, b = one - one.mean(), two - two.mean()
+    a, b = first - first.mean(), second - second.mean()
     return float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
 
 

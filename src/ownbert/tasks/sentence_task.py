@@ -60,12 +60,12 @@ class SentenceTask(Task):
     _seen: frozenset[str] = frozenset()
 
     def find_columns(
-        self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
+        self, path: Source, named: ColumnNames | None = None, *, labelled: bool = True
     ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """The columns of the texts, of the targets if ``labelled``, and of word features; ``given``
+        """The columns of the texts, of the targets if ``labelled``, and of word features; ``named``
         are those named by the user, by default ``columns``."""
         columns_by_role = find_columns(
-            path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
+            path, self.column_specs, named or self.columns, labelled=labelled, pair=self.pair
         )
         texts = (*columns_by_role["text"], *columns_by_role.get("second", ()))
         return texts, columns_by_role.get("label", ()), columns_by_role.get("features", ())

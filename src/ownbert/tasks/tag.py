@@ -169,7 +169,7 @@ class TaggingTask(Task):
             pieces = [ids[word] for word in row.texts]
             sizes = list(map(len, pieces))
             windows = split_into_windows(sizes, builder.room, self.settings.stride)
-            made = (
+            examples_of_windows = (
                 window_example(
                     window,
                     pieces,
@@ -182,9 +182,9 @@ class TaggingTask(Task):
             )
             # Each window is a training example; for inference a sentence's windows are one example.
             if training:
-                examples += [join_windows([one]) for one in made]
+                examples += [join_windows([window]) for window in examples_of_windows]
             else:
-                examples.append(join_windows(made, marks=tags is None))
+                examples.append(join_windows(examples_of_windows, marks=tags is None))
         return EncodedRows(examples)
 
     def objective(self, model: "Model") -> "TaggingObjective":
@@ -258,7 +258,7 @@ class TaggingTask(Task):
         return decided.tags == tuple(row.target)
 
     def score(self, rows: Sequence[Row], decided: Sequence[TaggedSentence]) -> Scores:
-        truth, predicted = [row.target for row in rows], [one.tags for one in decided]
+        truth, predicted = [row.target for row in rows], [sentence.tags for sentence in decided]
         if are_entity_tags(self.labels):
             return score_entities(truth, predicted)
         return score_tags(truth, predicted, self.labels)
@@ -364,7 +364,7 @@ def score_tags(
 ) -> Scores:
     """Metrics of tags other than entity tags; the micro-averages equal the accuracy."""
     indices = {label: i for i, label in enumerate(labels)}
-    true, found = ([indices[tag] for tags in each for tag in tags] for each in (truth, predicted))
+    true, found = ([indices[t] for tags in rows for t in tags] for rows in (truth, predicted))
     by_tag = score_labels(true, found, labels)
     warning = (
         "the tags are not entity tags (such as O, B-x, I-x): f1, precision and recall are the "

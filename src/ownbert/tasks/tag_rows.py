@@ -98,17 +98,17 @@ def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
     return PlainTextRow(line, words, None, text, starts)
 
 
-def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
+def read_sentences(path: Source, named: ColumnNames) -> list[Row]:
     """Read rows with a tag for each word, at least one row."""
-    if isinstance(path, MemoryTable) or _is_table(path, given):
-        rows = list(_tagged(path, given))
+    if isinstance(path, MemoryTable) or _is_table(path, named):
+        rows = list(_tagged(path, named))
     else:
         sentences = read_conll(
             path,
             tags=True,
-            word_column=given.text,
-            tag_column=given.label,
-            feature_columns=given.features,
+            word_column=named.text,
+            tag_column=named.label,
+            feature_columns=named.features,
         )
         rows = [Row(s.line, s.words, s.tags, features=s.features) for s in sentences]
     if not rows:
@@ -116,45 +116,45 @@ def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
     return rows
 
 
-def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
+def stream_sentences(path: Source, named: ColumnNames) -> Iterator[Row]:
     """Yield rows to predict, without tags, including empty rows of tables and plain text."""
-    if isinstance(path, MemoryTable) or _is_table(path, given):
-        rows = _untagged(path, given)
+    if isinstance(path, MemoryTable) or _is_table(path, named):
+        rows = _untagged(path, named)
     elif ending_of(path) in CONLL:
         sentences = read_conll(
-            path, tags=False, word_column=given.text, feature_columns=given.features
+            path, tags=False, word_column=named.text, feature_columns=named.features
         )
         rows = (Row(s.line, s.words, features=s.features) for s in sentences)
     else:
-        refuse_plain_text(path, given.features)
+        refuse_plain_text(path, named.features)
         rows = (split_text(line, text) for line, text in open_text(path))
     return at_least_one(rows, path)
 
 
-def _is_table(path: PathLike, given: ColumnNames) -> bool:
+def _is_table(path: PathLike, named: ColumnNames) -> bool:
     if ending_of(path) != ".tsv":
         return kind_of(path) != "txt"
     names = columns(path)
-    named = [any(name.lower() in known for name in names) for known in (WORD_NAMES, TAG_NAMES)]
-    return given.text in names or all(named)
+    usual = [any(name.lower() in known for name in names) for known in (WORD_NAMES, TAG_NAMES)]
+    return named.text in names or all(usual)
 
 
-def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
+def _columns(path: Source, named: ColumnNames, *, labelled: bool) -> list[str]:
     """The columns of a table with words, tags (if ``labelled``), and word features."""
     names = columns(path)
     # Column numbers are for CoNLL files and ignored for tables.
     text, label = (
         None if name not in names and (name or "").isdecimal() else name
-        for name in (given.text, given.label)
+        for name in (named.text, named.label)
     )
-    named = ColumnNames(text, label=label, features=given.features)
+    named = ColumnNames(text, label=label, features=named.features)
     columns_by_role = find_columns(path, COLUMNS["tag"], named, labelled=labelled)
     roles = ("text", "label", "features")
     return [name for several in map(columns_by_role.get, roles) for name in several or ()]
 
 
-def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
-    column, label, *names = _columns(path, given, labelled=True)
+def _tagged(path: Source, named: ColumnNames) -> Iterator[Row]:
+    column, label, *names = _columns(path, named, labelled=True)
     for line, (words, tags, *cells) in read_values(path, [column, label, *names]):
         where = place(path, line)
         words, tags = split_cell(words, column, where), split_cell(tags, label, where)
@@ -171,9 +171,9 @@ def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
         yield Row(line, words, tags, features=features)
 
 
-def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
-    column, *names = _columns(path, given, labelled=False)
-    ids = id_column(path, [column, *names], given.id)
+def _untagged(path: Source, named: ColumnNames) -> Iterator[Row]:
+    column, *names = _columns(path, named, labelled=False)
+    ids = id_column(path, [column, *names], named.id)
     for line, (value, *cells) in read_values(path, [column, *names, *ids]):
         where = place(path, line)
         if isinstance(value, list) or is_written_list(value):
@@ -184,8 +184,9 @@ def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
             row = split_text(line, text, chinese=chinese and not names)
         features = read_features(cells[: len(names)], names, len(row.texts), where)
         row = replace(row, features=features) if names else row
-        named = given.id is not None
-        yield replace(row, id=id_value(cells[-1], named=named)) if ids else row
+        if ids:
+            row = replace(row, id=id_value(cells[-1], named=named.id is not None))
+        yield row
 
 
 @dataclass(frozen=True, slots=True)
