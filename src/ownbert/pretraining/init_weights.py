@@ -17,20 +17,15 @@ from torch import Tensor
 from ownbert.batches.word_features import Features
 from ownbert.config.encoder import EncoderConfig
 from ownbert.config.head_spec import HEADS, HeadSpec
-from ownbert.corpus.cooccurrence import cooccurrence_vectors
-from ownbert.corpus.store import Store
 from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
-from ownbert.nn.output_heads import MaskedLMHead
 from ownbert.objectives import objectives_of
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import Objective
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
-from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
+from ownbert.pretraining.vocabulary_alignment import init_config
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.time_limit import OutOfTime
-from ownbert.train.device import return_memory
 
 # Share of the channels with sinusoids, whose amplitude matches that of the words.
 _SINUSOIDS = 0.25
@@ -86,53 +81,6 @@ def new_learner(
         )
     pooler = any(objective.pools for objective in chosen) or None
     return Learner(Model(config, list(heads.values()), pooler=pooler), objectives)
-
-
-def initialise(
-    learner: Learner,
-    recipe: PretrainRecipe,
-    store: Store,
-    tokenizer: Tokenizer,
-    *,
-    ordinary: np.ndarray,
-    unigram: torch.Tensor,
-) -> str | None:
-    """Set the initial weights; return a report of what was copied or skipped for lack of time.
-
-    Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
-    unless the recipe has "random"; the first layer starts at neighbouring tokens unless
-    ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram
-    log-probabilities, so that the first steps need not learn which words are frequent.
-    """
-    report: object = None
-    word = learner.model.encoder.embeddings.word.weight.data
-    if recipe.model.init_from:
-        report = copy_checkpoint(
-            learner.model,
-            recipe.model.init_from,
-            tokenizer,
-            store,
-            counts_file=recipe.model.init_counts,
-            seed=recipe.seed,
-        )
-    elif recipe.model.init_embeddings == "cooccurrence":
-        try:
-            embeddings = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
-        except OutOfTime:
-            report = "no time to count word co-occurrences: embeddings are initialised randomly"
-        else:
-            vectors = torch.from_numpy(embeddings)
-            counted = vectors.abs().sum(1) > 0
-            word[counted] = vectors[counted]
-        return_memory()
-    if recipe.model.init_positions == "neighbours" and not recipe.model.init_from:
-        for model in (learner.model, learner.generator):
-            if model is not None:
-                start_at_neighbours(model.encoder)
-    for head in (learner.generator or learner.model).heads.values():
-        if isinstance(head, MaskedLMHead):
-            head.decoder.bias.data.copy_(unigram)
-    return None if report is None else str(report)
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:

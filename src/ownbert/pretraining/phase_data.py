@@ -14,16 +14,15 @@ import torch
 
 from ownbert.batches.batch import Batch
 from ownbert.batches.loader import batches_once
-from ownbert.corpus.pretraining_examples import PretrainingData, hold_out, pretraining_data
+from ownbert.corpus.pretraining_examples import PretrainingData, hold_out
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import write_json
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.objective import PretrainingObjective
-from ownbert.pretraining.pretrain_recipe import SHORT, PretrainData, PretrainTask
+from ownbert.pretraining.pretrain_recipe import PretrainData, PretrainTask
 from ownbert.run.file_names import CANARIES
-from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
 from ownbert.train.meter import add_up, mean_metrics
 
@@ -100,32 +99,6 @@ class PhaseData:
             **metrics,
             **{f"{name}_majority_accuracy": max(p, 1 - p) for name, p in shares.items()},
         }
-
-
-def make_phase_data(
-    store: Store,
-    tokenizer: Tokenizer,
-    task: PretrainTask,
-    settings: PretrainData,
-    *,
-    ordinary: np.ndarray,
-    unigram: torch.Tensor,
-    seed: int,
-) -> PhaseData:
-    chosen = objectives_of(task.objectives)
-    maskers = (objective.masker(tokenizer, ordinary, task) for objective in chosen)
-    data, held_out = pretraining_data(
-        store,
-        tokenizer,
-        next(filter(None, maskers), None),
-        max_length=settings.max_length or SHORT,
-        pairs=task.pairs,
-        held_out=settings.held_out,
-        seed=seed,
-    )
-    predicting = next(objective for objective in chosen if objective.predicts)
-    unigram = predicting.unigram(unigram, data, ordinary)
-    return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))
 
 
 def plant(

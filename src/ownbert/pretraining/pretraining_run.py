@@ -17,38 +17,44 @@ from ownbert.batches.masking import ordinary_tokens
 from ownbert.batches.sampled_softmax import CandidateSampler
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import CONFIG, FEATURES, save
-from ownbert.config.encoder import EncoderConfig
+from ownbert.corpus.cooccurrence import cooccurrence_vectors
+from ownbert.corpus.pretraining_examples import pretraining_data
 from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import writing
 from ownbert.language import translated
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
+from ownbert.nn.output_heads import MaskedLMHead
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import PRETRAINING, objectives_of
 from ownbert.objectives.learner import Learner
 from ownbert.objectives.span_corruption_lm import decoder_start_id
 from ownbert.pretraining.init_weights import (
-    initialise,
     new_config,
     new_learner,
+    start_at_neighbours,
     unigram_log_probabilities,
 )
-from ownbert.pretraining.phase_data import PhaseData, make_phase_data, plant, write_canaries
+from ownbert.pretraining.phase_data import PhaseData, plant, write_canaries
 from ownbert.pretraining.pretrain_recipe import (
     DEFAULT_MINUTES,
     SAMPLED_FROM,
+    SHORT,
+    PretrainData,
     PretrainRecipe,
+    PretrainTask,
 )
-from ownbert.pretraining.vocabulary_alignment import position_limit
+from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, position_limit
 from ownbert.run.file_names import GENERATOR
 from ownbert.run.model_card import changed_settings, hub_base, in_words, pictures, save_card, table
 from ownbert.run.packed_encoder import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import accepts_settings, dump, resolve
+from ownbert.time_limit import OutOfTime
 from ownbert.train import distributed
-from ownbert.train.device import pick_precision
+from ownbert.train.device import pick_precision, return_memory
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.log import CURVES, read_log
 from ownbert.train.loop import EVALUATIONS, Callbacks, Job, Phase, affordable_tokens
@@ -168,18 +174,24 @@ class Pretraining(TrainingRun):
                 held_out=recipe.data.held_out,
                 seed=recipe.seed,
             )
-        self.phase_data = [
-            make_phase_data(
-                self.store,
-                self.tokenizer,
-                task,
-                data,
-                ordinary=self.ordinary,
-                unigram=self.unigram,
-                seed=recipe.seed,
-            )
-            for task, data in recipe.parts
-        ]
+        self.phase_data = [self._phase_data(task, data) for task, data in recipe.parts]
+
+    def _phase_data(self, task: PretrainTask, settings: PretrainData) -> PhaseData:
+        chosen = objectives_of(task.objectives)
+        maskers = (o.masker(self.tokenizer, self.ordinary, task) for o in chosen)
+        data, held_out = pretraining_data(
+            self.store,
+            self.tokenizer,
+            next(filter(None, maskers), None),
+            max_length=settings.max_length or SHORT,
+            pairs=task.pairs,
+            held_out=settings.held_out,
+            seed=self.recipe.seed,
+        )
+        predicting = next(objective for objective in chosen if objective.predicts)
+        unigram = predicting.unigram(self.unigram, data, self.ordinary)
+        ordinary = torch.from_numpy(self.ordinary)
+        return PhaseData(task, settings, data, held_out, unigram, ordinary)
 
     def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:
         """The recipe with all settings that depend on the machine and the model size."""
@@ -236,17 +248,41 @@ class Pretraining(TrainingRun):
         return learner
 
     def _initialise(self, learner: Learner, say: Say) -> None:
-        """Set the initial weights, and report what was copied from another model, if anything."""
-        report = initialise(
-            learner,
-            self.recipe,
-            self.store,
-            self.tokenizer,
-            ordinary=self.ordinary,
-            unigram=self.phase_data[0].unigram,
-        )
-        if report:
-            say(report)
+        """Set the initial weights, and report what was copied or skipped for lack of time.
+
+        Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
+        unless the recipe has "random"; the first layer starts at neighbouring tokens unless
+        ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram
+        log-probabilities, so that the first steps need not learn which words are frequent.
+        """
+        settings, seed = self.recipe.model, self.recipe.seed
+        word = learner.model.encoder.embeddings.word.weight.data
+        if settings.init_from:
+            report = copy_checkpoint(
+                learner.model,
+                settings.init_from,
+                self.tokenizer,
+                self.store,
+                counts_file=settings.init_counts,
+                seed=seed,
+            )
+            say(str(report))
+        elif settings.init_embeddings == "cooccurrence":
+            try:
+                vectors = torch.from_numpy(
+                    cooccurrence_vectors(self.store, word.shape[1], self.ordinary, seed=seed)
+                )
+                counted = vectors.abs().sum(1) > 0
+                word[counted] = vectors[counted]
+            except OutOfTime:
+                say("no time to count word co-occurrences: embeddings are initialised randomly")
+            return_memory()
+        if settings.init_positions == "neighbours" and not settings.init_from:
+            for model in filter(None, (learner.model, learner.generator)):
+                start_at_neighbours(model.encoder)
+        for head in (learner.generator or learner.model).heads.values():
+            if isinstance(head, MaskedLMHead):
+                head.decoder.bias.data.copy_(self.phase_data[0].unigram)
 
     def phases(self, learner: Learner, world: World) -> list[Phase]:
         shares = [phase.share for phase in self.recipe.phases] or [1.0]
@@ -306,17 +342,34 @@ class Pretraining(TrainingRun):
         if job.world.first and self.with_card:
             checked = self._check_precision(folder.path)
             evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
-            warning = write_card(
-                folder.path,
-                self.recipe,
-                self.config,
-                data=self._data(),
-                metrics=evaluations[-1] if evaluations else {},
-                precision="" if checked is None else checked.sentences(),
-            )
-            if warning:
+            precision = "" if checked is None else checked.sentences()
+            metrics = evaluations[-1] if evaluations else {}
+            if warning := self._write_card(folder.path, metrics, precision):
                 job.display.say(warning)
         return model
+
+    def _write_card(self, folder: Path, metrics: Mapping[str, Any], precision: str) -> str | None:
+        """Write README.md, unless the user has written one; return a warning or None."""
+        recipe, data, source = self.recipe, self._data(), self.recipe.model.init_from
+        objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
+        # A head with word features needs more than text, and Transformers does not support it.
+        classes = [o.auto_class for o in objectives_of(objectives) if o.auto_class is not None]
+        fills = classes[-1:] == ["AutoModelForMaskedLM"] and not self.store.tags
+        front = {"library_name": "transformers"}
+        front |= {"pipeline_tag": "fill-mask"} if fills else {}
+        values = {
+            "config": self.config,
+            "source": source and (hub_base(source) or Path(source).resolve().name),
+            "fills": fills,
+            "writes": classes[-1:] == ["AutoModelForSeq2SeqLM"],
+            "tasks": ", ".join(translated(PRETRAINING[name].title) for name in objectives),
+            "data": table(("", ""), in_words(data.items())),
+            "settings": table(("setting", "value"), in_words(_settings(recipe))),
+            "metrics": _metrics(metrics),
+            "precision": precision,
+            "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
+        }
+        return save_card(folder, front, __file__, values, base=source)
 
     def _check_precision(self, folder: Path) -> PrecisionCheck | None:
         """Compare vectors of held-out documents in bfloat16 and float32, if the processor supports
@@ -415,40 +468,6 @@ _BASELINES = {
     "unigram_loss": "loss of the unigram baseline",
     "uniform_loss": "loss of the uniform baseline",
 }
-
-
-def write_card(
-    folder: Path,
-    recipe: PretrainRecipe,
-    config: EncoderConfig,
-    *,
-    data: Mapping[str, str],
-    metrics: Mapping[str, Any],
-    precision: str = "",
-) -> str | None:
-    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``."""
-    source = recipe.model.init_from
-    objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
-    # A head with word features needs more than text, and Transformers does not support it.
-    classes = [o.auto_class for o in objectives_of(objectives) if o.auto_class is not None]
-    fills = classes[-1:] == ["AutoModelForMaskedLM"] and "word features" not in data
-    front = {"library_name": "transformers"}
-    if fills:
-        front["pipeline_tag"] = "fill-mask"
-    tasks = ", ".join(translated(PRETRAINING[name].title) for name in objectives)
-    values = {
-        "config": config,
-        "source": source and (hub_base(source) or Path(source).resolve().name),
-        "fills": fills,
-        "writes": classes[-1:] == ["AutoModelForSeq2SeqLM"],
-        "tasks": tasks,
-        "data": table(("", ""), in_words(data.items())),
-        "settings": table(("setting", "value"), in_words(_settings(recipe))),
-        "metrics": _metrics(metrics),
-        "precision": precision,
-        "pictures": pictures(folder, {CURVES: "Loss and accuracy during training"}),
-    }
-    return save_card(folder, front, __file__, values, base=source)
 
 
 def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:

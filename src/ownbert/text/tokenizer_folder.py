@@ -393,7 +393,35 @@ def write_folder(
     """Write files that Transformers 4.57.6 and 5 can load; all are complete before one is replaced.
     A SentencePiece model is only written to tokenizer.json. ``config`` is the content of the
     tokenizer_config.json that was loaded."""
-    described = _config_of(backend, special, config, max_length)
+    from tokenizers import pre_tokenizers
+
+    kind = kind_of(backend)
+    style = style_of(backend, config.get("tokenizer_class"))
+    # Transformers has no class for WordLevel models; the generic one loads them.
+    own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
+    stated = str(config.get("tokenizer_class")).removesuffix("Fast")
+    _, inputs = CLASSES.get(stated, CLASSES[style.tokenizer_class])
+    described: dict[str, Any] = {
+        "tokenizer_class": style.tokenizer_class if own else _GENERIC_CLASS,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": list(inputs),
+    }
+    if style is BERT:
+        normalizer: Any = backend.normalizer
+        described["do_basic_tokenize"] = isinstance(
+            backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        )
+        described |= {
+            name: getattr(normalizer, key)
+            for name, key in _CASE_SETTINGS.items()
+            if hasattr(normalizer, key)
+        }
+    of_words = ("model_input_names", "additional_special_tokens")
+    kept = of_words if kind == "blank" else _PRESERVED
+    described |= {name: config[name] for name in kept if name in config}
+    described |= special
+    if max_length is not None:
+        described["model_max_length"] = max_length
     texts = {
         TOKENIZER: backend.to_str(pretty=True) + "\n",
         CONFIG: json.dumps(described, ensure_ascii=False, indent=2) + "\n",
@@ -425,41 +453,3 @@ def _vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
         ROBERTA.files["vocab_file"]: ids.encode("utf-8"),
         ROBERTA.files["merges_file"]: merges.encode("utf-8"),
     }
-
-
-def _config_of(
-    backend: "tokenizers.Tokenizer",
-    special: Mapping[str, str],
-    config: Mapping[str, Any],
-    max_length: int | None,
-) -> dict[str, Any]:
-    from tokenizers import pre_tokenizers
-
-    kind = kind_of(backend)
-    style = style_of(backend, config.get("tokenizer_class"))
-    # Transformers has no class for WordLevel models; the generic one loads them.
-    own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
-    stated = str(config.get("tokenizer_class")).removesuffix("Fast")
-    _, inputs = CLASSES.get(stated, CLASSES[style.tokenizer_class])
-    described: dict[str, Any] = {
-        "tokenizer_class": style.tokenizer_class if own else _GENERIC_CLASS,
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": list(inputs),
-    }
-    if style is BERT:
-        normalizer: Any = backend.normalizer
-        described["do_basic_tokenize"] = isinstance(
-            backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer
-        )
-        described |= {
-            name: getattr(normalizer, key)
-            for name, key in _CASE_SETTINGS.items()
-            if hasattr(normalizer, key)
-        }
-    of_words = ("model_input_names", "additional_special_tokens")
-    kept = of_words if kind == "blank" else _PRESERVED
-    described |= {name: config[name] for name in kept if name in config}
-    described |= special
-    if max_length is not None:
-        described["model_max_length"] = max_length
-    return described
