@@ -17,9 +17,8 @@ from ownbert.fitting.report.contents import LeaderboardRow, Report
 from ownbert.fitting.report.report import as_json, as_page, as_text
 from ownbert.inspect.explain.faithfulness import Faithfulness, faithfulness_table
 from ownbert.inspect.pruning import heads_table
+from ownbert.inspect.trace.trace import EXAMPLE, formula_of, trace_attention
 from ownbert.inspect.trace.trace import as_page as trace_page
-from ownbert.inspect.trace.trace import formula_of
-from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.language import NAMED, PLACE, translated, translated_message, translated_page
 from ownbert.language.catalogue import CHINESE, catalogue
 from ownbert.language.messages import Message, names_of

@@ -25,7 +25,7 @@ from ownbert.inference.fill_mask import Filler
 from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import list_members
 from ownbert.inspect.describe import describe
-from ownbert.inspect.trace.worked_example import trace_attention
+from ownbert.inspect.trace.trace import trace_attention
 from ownbert.tasks.embedding_config import read_embedding_config
 from ownbert.text.tokenizer import Tokenizer
 

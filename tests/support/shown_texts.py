@@ -100,7 +100,7 @@ def prose(module: str) -> set[str]:
 
 def modules() -> list[str]:
     """All modules and templates of jinja2, by their paths."""
-    paths = [*_trees(), *SOURCE.rglob("*.md"), *SOURCE.rglob("parts.html")]
+    paths = [*_trees(), *SOURCE.rglob("*.md"), *SOURCE.rglob("report.html")]
     return sorted(str(path.relative_to(SOURCE)) for path in paths)
 
 

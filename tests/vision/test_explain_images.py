@@ -9,7 +9,7 @@ import torch
 
 from ownbert.checkpoint import load, save
 from ownbert.inspect.explain.attribution import gradient_relevance
-from ownbert.inspect.explain.explanation_pages import picture_data
+from ownbert.inspect.explain.explanation import picture_data
 from ownbert.vision import vit
 from ownbert.vision.pixels import Processor
 from ownbert.vision.relevance_maps import over_patches

@@ -106,7 +106,7 @@ class ExplainCommand(o.TaskRows):
 
         from ownbert.figures import figure_class
         from ownbert.inspect.explain.explain import Explainer, skipped_warning
-        from ownbert.inspect.explain.explanation_pages import draw_explanations
+        from ownbert.inspect.explain.explanation import draw_explanations
         from ownbert.inspect.internals.observation import BUDGET, HeadChoice
         from ownbert.tables.memory import Lines
 
@@ -204,7 +204,7 @@ class ExplainCommand(o.TaskRows):
         self, explanations: Sequence["Explanation"], draw: Callable[[Path], str | None], **page: Any
     ) -> None:
         """Write the output files; ``draw`` writes the picture and returns a warning."""
-        from ownbert.inspect.explain.explanation_pages import write_page
+        from ownbert.inspect.explain.explanation import write_page
 
         with together():
             if self.output is not None:

@@ -112,7 +112,7 @@ class TraceCommand(o.Command):
 
     def _trace_numbers(self) -> Any:
         """Trace the worked example, or the numbers in a file."""
-        from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
+        from ownbert.inspect.trace.trace import EXAMPLE, read_inputs, trace_attention
 
         if self.layer or self.head:
             raise InputError("{--layer} and {--head} apply to a model; name its folder and a text")

@@ -423,7 +423,7 @@ class ScoreCommand(o.TextFiles, o.Quiet):
     def run(self) -> None:
         from ownbert.inference.score import NORMAL, ScoredRows, score
         from ownbert.inference.shards import as_shard
-        from ownbert.inspect.explain.explanation_pages import MostUnusual
+        from ownbert.inspect.explain.explanation import MostUnusual
 
         shard, to_file, html = as_shard(self.shard), str(self.output) != "-", self.html
         if not to_file:

@@ -140,9 +140,8 @@ def duplicates(
     known(*KEEP)("keep", keep)
     row_sources = sources_of(as_inputs(rows))
     if len(row_sources) > 1:
-        raise InputError(
-            "duplicates are searched in one file; join several files, or name some as against"
-        )
+        message = "duplicates are searched in one file; join several files, or name some as against"
+        raise InputError(message)
     others = [] if against is None else sources_of(as_inputs(against))
     for path in filter(None, (output, groups)):
         refuse_same([*row_sources, *others], path)
@@ -281,14 +280,11 @@ def _kept_writer(source: Source, output: Path, stack: ExitStack) -> Callable[[np
     if kind == "txt":
         raise InputError("{output}: lines of plain text are written to a .txt file", output)
     names = columns(source)
-    rows = (
-        dict(zip(names, map(id_value, values), strict=True))
-        for _, values in read_values(source, names)
-    )
+    found = read_values(source, names)
+    rows = (dict(zip(names, map(id_value, values), strict=True)) for _, values in found)
     if kind_of(output) not in ("delimited", "jsonl"):
-        raise InputError(
-            "{output}: rows of a table are written to a .csv, .tsv or .jsonl file", output
-        )
+        message = "{output}: rows of a table are written to a .csv, .tsv or .jsonl file"
+        raise InputError(message, output)
     return fill_from(PredictionWriter(output, None, resume=False), rows)
 
 
@@ -354,8 +350,8 @@ def by_shingles(
     kept, similarity = np.arange(len(order)), np.ones(len(order))
     # Converted in blocks, because Python's numbers take several times as much memory.
     starts = range(0, len(candidates), _ROWS)
-    blocks = (candidates[start : start + _ROWS].tolist() for start in starts)
-    for row, other in chain.from_iterable(blocks):
+    pairs_of_block = (candidates[start : start + _ROWS].tolist() for start in starts)
+    for row, other in chain.from_iterable(pairs_of_block):
         root = int(kept[other])
         if exact[row] == exact[root]:
             kept[row], similarity[row] = root, 1
@@ -375,10 +371,8 @@ def _band(threshold: float) -> int:
     Source: Leskovec, Rajaraman and Ullman 2020, "Mining of Massive Datasets", section 3.4.
     """
     widths = range(32, 0, -1)
-    chance = (1 - (1 - threshold**width) ** (HASHES // width) for width in widths)
-    return next(
-        (w for w, probability in zip(widths, chance, strict=True) if probability >= _RECALL), 1
-    )
+    enough = (w for w in widths if 1 - (1 - threshold**w) ** (HASHES // w) >= _RECALL)
+    return next(enough, 1)
 
 
 def _pairs_with_same_key(keys: np.ndarray, order: np.ndarray) -> np.ndarray:

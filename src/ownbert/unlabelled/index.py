@@ -209,9 +209,7 @@ class Index:
         between(1, limits.COUNT, "[]")("top_k", top_k)
         known(*RANKINGS)("search by", by)
         single = isinstance(queries, str)
-        query_list: list[Any] = [queries]
-        if not single and is_list(queries):
-            query_list = items(queries)
+        query_list: list[Any] = items(queries) if is_list(queries) else [queries]
         if not all(isinstance(query, str) for query in query_list):
             raise InputError("a query must be a text, or a list of texts")
         ranked, step = [], max(1, _MOST_SCORES // len(self))
@@ -260,8 +258,8 @@ class Index:
         hits = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             row_id = {} if self.settings["ids"] is None else {"id": self._rows.id(row)}
-            text = self._rows.text(row)
-            hits.append({"row": row + 1, **row_id, "score": float(f"{score:.6g}"), "text": text})
+            found = {"score": float(f"{score:.6g}"), "text": self._rows.text(row)}
+            hits.append({"row": row + 1, **row_id, **found})
         return hits
 
 

@@ -166,6 +166,10 @@ def to_label(
             folder,
         )
     report = read_report(folder)
+
+    def vectors(texts: Sequence[str]) -> np.ndarray:
+        return np.asarray(Embedder(folder, device=device).encode(list(texts)))
+
     learnt = [] if train is None else task.read(task.source(train, labelled=True))
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(corpus_files(unlabelled))
@@ -179,7 +183,7 @@ def to_label(
             count,
             report=report,
             known=[row.texts[0] for row in learnt],
-            vectors=lambda texts: _vectors(folder, texts, device),
+            vectors=vectors if (folder / CONFIG).exists() else None,
             seed=seed,
             progress=progress,
         )
@@ -225,8 +229,13 @@ def chosen_rows(
     if len(counts) != len(task.labels):  # not a fit folder: assume many rows
         counts = np.full(len(task.labels), FEW)
     rare_count = count_for_rare(counts, count)
-    pools = _pools(counts, count, rare_count, seed)
-    _read(predictor, texts, pools, {text_key(each) for each in known}, progress)
+    # For texts that may have a rare label, and for all others (some may be in both).
+    rare = _Pool(POOL_FACTOR * rare_count, rare_labels(counts).tolist())
+    others = _Pool(POOL_FACTOR * count + rare_count)
+    if counts.mean() < FEW:
+        others = _Pool(max(SAMPLE, POOL_FACTOR * count), generator=Random(seed))
+    pools = rare, others
+    _read(predictor, texts, pools, {text_key(text) for text in known}, progress)
     rows: list[dict[str, Any]] = []
     for pool, most in zip(pools, (rare_count, count), strict=True):
         selected = {text_key(row["text"]) for row in rows}
@@ -240,15 +249,6 @@ def chosen_rows(
     if not rows:
         raise InputError("there is no text to choose from: all are empty or already labelled")
     return rows
-
-
-def _pools(counts: np.ndarray, count: int, rare_count: int, seed: int) -> tuple[_Pool, _Pool]:
-    """The pools for ``rare_count`` texts that may have a rare label, and for all other selected
-    texts."""
-    rare = _Pool(POOL_FACTOR * rare_count, rare_labels(counts).tolist())
-    if counts.mean() < FEW:
-        return rare, _Pool(max(SAMPLE, POOL_FACTOR * count), generator=Random(seed))
-    return rare, _Pool(POOL_FACTOR * count + rare_count)  # some may be selected for rare labels
 
 
 def _read(
@@ -273,13 +273,6 @@ def _read(
         number += len(block)
         if progress is not None:
             progress(number)
-
-
-def _vectors(folder: Path, texts: Sequence[str], device: str) -> np.ndarray:
-    """(N, D) vectors of the folder's network, or of LSA if it only has linear models."""
-    if (folder / CONFIG).exists():
-        return np.asarray(Embedder(folder, device=device).encode(list(texts)))
-    return _lsa(texts)
 
 
 def _lsa(texts: Sequence[str]) -> np.ndarray:
@@ -422,19 +415,18 @@ def label_errors(report: dict[str, Any], known: Sequence[Row]) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     # Texts of the same beginning are distinguished by their places: "line 7", earlier "row 7".
     whole_texts: dict[Any, str] = {}
-    for one in known:
-        start = cleaned(one.texts[0], SHOWN_TEXT)
-        whole_texts[start] = whole_texts[start, str(one.line)] = one.texts[0]
-    for each in report["label_errors"]:
-        names = dict(enumerate(report.get("labels", [])))
-        given, suggested = (names.get(each[k], str(each[k])) for k in ("given", "suggested"))
-        row = {"given": given, "suggested": suggested, "score": each["score"]}
-        start = each["text"]
-        if start in whole_texts:
-            of_row = whole_texts.get((start, each["place"].rpartition(" ")[2]), whole_texts[start])
-            rows.append({"text": of_row, "label": "", **row})
+    for row in known:
+        start = cleaned(row.texts[0], SHOWN_TEXT)
+        whole_texts[start] = whole_texts[start, str(row.line)] = row.texts[0]
+    names = dict(enumerate(report.get("labels", [])))
+    for error in report["label_errors"]:
+        labels = {k: names.get(error[k], str(error[k])) for k in ("given", "suggested")}
+        start, place = error["text"], error["place"]
+        text = whole_texts.get((start, place.rpartition(" ")[2]), whole_texts.get(start))
+        if text is not None:
+            rows.append({"text": text, "label": "", **labels, "score": error["score"]})
         elif not known:
-            rows.append({"place": each["place"], **row})
+            rows.append({"place": place, **labels, "score": error["score"]})
     return rows
 
 

@@ -191,9 +191,8 @@ def _clusters(vectors: np.ndarray, count: int | None, seed: int) -> tuple[np.nda
     if len(vectors) < 3:
         raise InputError("there are {count} texts; topics need at least 3", len(vectors))
     if count is not None and count > len(vectors):
-        raise InputError(
-            "there are {count:,} texts for {count2:,} topics; lower {--count}", len(vectors), count
-        )
+        message = "there are {count:,} texts for {count2:,} topics; lower {--count}"
+        raise InputError(message, len(vectors), count)
     mean = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
     draw = np.random.default_rng(seed)
     chosen = np.sort(draw.permutation(len(vectors))[:_FITTED])
@@ -246,9 +245,8 @@ def _describe(
             part = range(number, min(number + topics_at_once, size))
             with_word = _texts_with_words(counted, of_text, part)
         members = np.flatnonzero(of_text == number)
-        weights = np.where(
-            letters, _weights(with_word[index], texts_with_word, len(members), len(of_text)), 0
-        )
+        weights = _weights(with_word[index], texts_with_word, len(members), len(of_text))
+        weights = np.where(letters, weights, 0)
         best = np.argsort(-weights, kind="stable")[:_WORDS]
         nearest = members[np.argsort(-similarity[members], kind="stable")]
         near: list[int] = nearest[: 4 * _TYPICAL][::-1].tolist()
@@ -317,9 +315,8 @@ def _date(value: Any, column: str) -> tuple[str, ...]:
     if value is None or value == "":
         return ()
     if (match := _DATE.match(str(value).strip())) is None:
-        raise InputError(
-            "{column} has {value!r}, no date such as 2024-05-31", column, str(value)[:40]
-        )
+        message = "{column} has {value!r}, no date such as 2024-05-31"
+        raise InputError(message, column, str(value)[:40])
     return tuple(part for part in match.groups() if part is not None)
 
 
@@ -359,16 +356,11 @@ def as_page(topics: Topics) -> Page:
 
 def _line(topics: Topics, topic: Topic) -> Chart:
     """The share of a topic in each period, as a line from 0 to the maximum share."""
-    totals = [
-        max(1, sum(counts)) for counts in zip(*(t.over_time for t in topics.topics), strict=True)
-    ]
-    shares = [number / total for number, total in zip(topic.over_time, totals, strict=True)]
-    most, step = max(shares) or 1, (_WIDTH - 8) / max(1, len(shares) - 1)
-    points = " ".join(
-        f"{4 + i * step:.1f},{_HEIGHT - 2 - (_HEIGHT - 4) * share / most:.1f}"
-        for i, share in enumerate(shares)
-    )
-    title = "; ".join(
-        f"{n} {percent(share)}" for n, share in zip(topics.periods, shares, strict=True)
-    )
+    totals = np.sum([each.over_time for each in topics.topics], axis=0)
+    shares = np.asarray(topic.over_time) / np.maximum(1, totals)
+    x = np.linspace(4, _WIDTH - 4, len(shares)) if len(shares) > 1 else np.array([4.0])
+    y = _HEIGHT - 2 - (_HEIGHT - 4) * shares / (shares.max() or 1)
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    named = zip(topics.periods, shares.tolist(), strict=True)
+    title = "; ".join(f"{period} {percent(share)}" for period, share in named)
     return Chart(title, lines=[("fit", points)])

@@ -16,8 +16,13 @@ from ownbert import Explainer, InputError, explain
 from ownbert.batches.batch import Example, pack
 from ownbert.checkpoint import save
 from ownbert.config.encoder import EncoderConfig
-from ownbert.inspect.explain.explanation import Explanation, Word, sentences_of, words_of
-from ownbert.inspect.explain.explanation_pages import write_page
+from ownbert.inspect.explain.explanation import (
+    Explanation,
+    Word,
+    sentences_of,
+    words_of,
+    write_page,
+)
 from ownbert.inspect.explain.faithfulness import RANDOM, best_method
 from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley
 from ownbert.nn.model import Model

@@ -8,8 +8,7 @@ import pytest
 
 from ownbert import InputError, explain
 from ownbert.figures import CJK_FONTS, fonts_for
-from ownbert.inspect.explain.explanation import Explanation, Word
-from ownbert.inspect.explain.explanation_pages import draw_explanations
+from ownbert.inspect.explain.explanation import Explanation, Word, draw_explanations
 from support.cli import refusal, run_cli
 from support.tiny import change_config, made
 

@@ -17,9 +17,12 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.config.variants import Disentangled, Mobile
 from ownbert.exceptions import InputError
 from ownbert.inspect.trace.model_trace import trace_model
-from ownbert.inspect.trace.trace import Trace, as_page, explain, number
-from ownbert.inspect.trace.worked_example import (
+from ownbert.inspect.trace.trace import (
     EXAMPLE,
+    Trace,
+    as_page,
+    explain,
+    number,
     read_inputs,
     round_weights,
     trace_attention,

@@ -1,4 +1,4 @@
 """Self-attention step by step, with all numbers, of a worked example or of a model."""
 
-from ownbert.inspect.trace.worked_example import EXAMPLE as EXAMPLE
-from ownbert.inspect.trace.worked_example import trace_attention as trace_attention
+from ownbert.inspect.trace.trace import EXAMPLE as EXAMPLE
+from ownbert.inspect.trace.trace import trace_attention as trace_attention

@@ -25,7 +25,7 @@ function sum(terms) {
   const left = terms.length - TERMS + 2;
   return terms.slice(0, TERMS - 2).join(" + ") + ` + ... (${left} more)`;
 }
-// References of a pattern (see formula.py) to a number, a row or a column: [key, row or null for all, column or null].
+// References of a pattern (see trace.py) to a number, a row or a column: [key, row or null for all, column or null].
 const REFERENCE = /(\w+)\[(:|\d+)\](?:\[(\d+)\])?/g;
 const reference = ([, key, row, column]) => [key, row === ":" ? null : Number(row), column === undefined ? null : Number(column)];
 function valuesOf([key, row, column]) {
@@ -128,7 +128,7 @@ function drawMap(step, box) {
 }
 const main = document.querySelector("main"), bar = document.getElementById("sum");
 // Tables as wide as the screen; what is wider is a map.
-const widest = Math.min(TABLE, Math.floor((main.clientWidth - 80) / 70));
+const widest = Math.min(TABLE, Math.floor((main.clientWidth - 120) / 70));
 steps.forEach((step, i) => {
   // Of a model, steps are folded, since its attention is shown above, and drawn when they are opened.
   const box = make(inside ? "details" : "section", undefined, main);
