@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import ownbert
 from ownbert.finetuning import default_settings
 from ownbert.fitting import findings
+from support.fit_files import fit_files
 from support.shared import made_once
 
 
@@ -37,16 +37,7 @@ def fitted(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFact
         lines = (topics / "corpus.txt").read_text().splitlines(keepends=True)
         (folder / "unlabelled.txt").write_text("".join(lines[:60]))
         with few_steps(16):
-            ownbert.fit(
-                topics / "train.csv",
-                dev=topics / "dev.csv",
-                unlabelled=folder / "unlabelled.txt",
-                model=pretrained,
-                test=topics / "test.csv",
-                seeds=1,
-                minutes=10,
-                output=folder / "best",
-                quiet=True,
-            )
+            unlabelled = folder / "unlabelled.txt"
+            fit_files(topics, pretrained, folder / "best", unlabelled=unlabelled)
 
     return made_once(tmp_path_factory, "fitted", make) / "best"

@@ -17,7 +17,7 @@ from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.open_folder import open_folder
 from ownbert.tasks.rows import Row
 from support.cli import run_cli
-from support.fit_files import json_of, texts_of
+from support.fit_files import fit_files, json_of, texts_of
 
 # Enough on any machine: all that there is to do ends earlier.
 MINUTES = 10
@@ -205,16 +205,7 @@ def imbalanced(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
     for name, count in (("train", 150), ("dev", 300), ("test", 300)):
         (folder / f"{name}.csv").write_text(rows(count))
-    ownbert.fit(
-        folder / "train.csv",
-        dev=folder / "dev.csv",
-        test=folder / "test.csv",
-        model=pretrained,
-        seeds=1,
-        minutes=MINUTES,
-        output=folder / "best",
-        quiet=True,
-    )
+    fit_files(folder, pretrained, folder / "best")
     return folder
 
 

@@ -23,7 +23,7 @@ from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.train.state import newest_state
-from support.fit_files import json_of, texts_of
+from support.fit_files import fit_files, json_of, texts_of
 
 # Enough on any machine: all that there is to do ends earlier.
 MINUTES = 10
@@ -39,22 +39,18 @@ def test_resume_goes_on_with_what_there_is(
     removed = state["candidates"].pop()["name"]
     (folder / "fit.json").write_text(json.dumps(state))
     before = (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns
-    given = {"dev": topics / "dev.csv", "test": topics / "test.csv"}
-    given |= {"model": pretrained, "seeds": 1}
-    given["unlabelled"] = fitted.parent / "unlabelled.txt"
-    ownbert.fit(
-        topics / "train.csv", output=folder, minutes=MINUTES, resume=True, quiet=True, **given
-    )
+    given = (topics, pretrained, folder)
+    options: Any = {"unlabelled": fitted.parent / "unlabelled.txt", "resume": True}
+    fit_files(*given, **options)
     again = json_of(folder, "fit.json")
     assert [c["name"] for c in again["candidates"]][-1] == removed
     assert (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns == before
-    given |= {"minutes": MINUTES, "resume": True, "quiet": True, "output": folder}
     for changed, reason in (
         ({"test": topics / "dev.csv"}, "other files"),
         ({"seeds": 2}, "seeds=1"),
     ):
         with pytest.raises(InputError, match=f"made with {reason}; use the same"):
-            ownbert.fit(topics / "train.csv", **{**given, **changed})
+            fit_files(*given, **{**options, **changed})
 
 
 @pytest.mark.slow

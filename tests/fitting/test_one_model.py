@@ -20,6 +20,7 @@ from ownbert.fitting.networks import calibrate_network, copy_network
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.views.blending import FittedBlend
 from support.cli import run_cli
+from support.fit_files import fit_files
 from support.serving import served
 from support.shared import made_once
 from support.tiny import change_config, made
@@ -69,18 +70,7 @@ def resume(folder: Path, winner: str, topics: Path, pretrained: Path, unlabelled
         found.__set_name__(Comparison, "alone")
         patch.setattr(Comparison, "alone", found)
         patch.setattr(Comparison, "by_itself", by_itself)
-        ownbert.fit(
-            topics / "train.csv",
-            dev=topics / "dev.csv",
-            unlabelled=unlabelled,
-            model=pretrained,
-            test=topics / "test.csv",
-            seeds=1,
-            minutes=10,
-            output=folder,
-            resume=True,
-            quiet=True,
-        )
+        fit_files(topics, pretrained, folder, unlabelled=unlabelled, resume=True)
 
 
 def probabilities(answers: list[list[dict[str, Any]]], labels: list[str]) -> np.ndarray:

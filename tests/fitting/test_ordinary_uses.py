@@ -4,9 +4,7 @@ Every value of a column of ``TABLE`` meets every value of the other columns in a
 where the two can be combined.
 """
 
-import csv
 import itertools
-import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 import ownbert
+from support.fit_files import write_table
 
 TABLE: Mapping[str, Sequence[str]] = {
     "command": ("fit", "fit, network", "finetune"),
@@ -155,19 +153,8 @@ class Dataset:
 
 def source_of(columns: Columns, kind: str, path: Path) -> Any:
     records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    path = path.with_suffix(f".{kind}")
-    if kind == "parquet":
-        pq.write_table(pa.table(columns), path)
-    elif kind == "jsonl":
-        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        path.write_text("".join(lines), encoding="utf-8")
-    elif kind in ("csv", "tsv"):
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*columns], delimiter="\t" if kind == "tsv" else ",")
-            writer.writeheader()
-            writer.writerows(records)
     if kind in FILES:
-        return path
+        return write_table(columns, path.with_suffix(f".{kind}"))
     memory: Mapping[str, Callable[[], Any]] = {
         "frame": lambda: pytest.importorskip("pandas").DataFrame(columns),
         "texts and labels": lambda: _texts_and_labels(columns),

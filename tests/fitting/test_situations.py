@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import ownbert
@@ -27,7 +26,7 @@ from ownbert.finetuning import default_settings
 from ownbert.fitting import candidates, findings, finished_folder, fit, networks
 from ownbert.fitting.report import report as written_report
 from support.cli import run_cli
-from support.fit_files import json_of
+from support.fit_files import json_of, write_table
 
 TOPICS = ("red", "green", "blue")
 # Enough on any machine: all that there is to do ends earlier.
@@ -57,24 +56,6 @@ def table(
     if task == "regress":
         labels = [TOPICS.index(t) + rng.random() / 10 for t in topics]
     return {text: texts, label: labels}
-
-
-def write(rows: Table, path: Path) -> Path:
-    """A table by the ending of its name."""
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table(dict(rows)), path)
-        return path
-    records = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        if path.suffix == ".jsonl":
-            file.writelines(json.dumps(record) + "\n" for record in records)
-        else:
-            writer = csv.DictWriter(
-                file, list(rows), delimiter="\t" if path.suffix == ".tsv" else ","
-            )
-            writer.writeheader()
-            writer.writerows(records)
-    return path
 
 
 # Name: task, ending of the files, names of the columns, words of a text, further options; {dev}
@@ -121,8 +102,8 @@ def test_a_run_goes_to_its_last_step(
         monkeypatch.setattr(default_settings, "_FEWEST_STEPS", 16)
     _, task, ending, (text, label), words, options = situation
     made = {"words": words, "text": text, "label": label}
-    train = write(table(task, 36, **made), tmp_path / f"train{ending}")
-    dev = write(table(task, 24, **made), tmp_path / f"dev{ending}")
+    train = write_table(table(task, 36, **made), tmp_path / f"train{ending}")
+    dev = write_table(table(task, 24, **made), tmp_path / f"dev{ending}")
     others = tmp_path / "others.txt"
     others.write_text("\n".join((topics / "corpus.txt").read_text().splitlines()[:12]))
     named = ["--text-column", text, "--label-column", label]

@@ -3,10 +3,14 @@
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import ownbert
 from ownbert.fitting.rows.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.tables.columns import ColumnNames
 
@@ -18,10 +22,28 @@ def labelled(
     return read_labelled(find_task(train, ColumnNames(), task), train, dev, seed=0, **options)
 
 
-def write_csv(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any]]) -> Path:
+def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> Path:
+    """A table as csv, tsv, jsonl or parquet, by the ending of its name."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(dict(columns)), path)
+        return path
+    records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([names, *rows])
+        if path.suffix == ".jsonl":
+            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        else:
+            tabs = path.suffix == ".tsv"
+            writer = csv.DictWriter(file, [*columns], delimiter="\t" if tabs else ",")
+            writer.writeheader()
+            writer.writerows(records)
     return path
+
+
+def fit_files(folder: Path, model: Path, output: Path, **options: Any) -> ownbert.Predictor:
+    """What fit makes of train.csv, dev.csv and test.csv, from one network of a model."""
+    files = {name: folder / f"{name}.csv" for name in ("dev", "test")}
+    given = {**files, "model": model, "seeds": 1, "minutes": 10, "output": output, "quiet": True}
+    return ownbert.fit(folder / "train.csv", **{**given, **options})
 
 
 def json_of(folder: Path, name: str = "report.json") -> Any:

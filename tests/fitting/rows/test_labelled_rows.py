@@ -10,10 +10,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pandas
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import ownbert
@@ -25,7 +23,7 @@ from ownbert.tables import delimited, memory
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.memory import MemoryTable, table_of
 from ownbert.tasks.related_rows import SplitColumns
-from support.fit_files import json_of, labelled
+from support.fit_files import json_of, labelled, write_table
 
 
 def table(path: Path, labels: list, texts: list[str] | None = None) -> Path:
@@ -208,13 +206,7 @@ def test_each_labelled_file_is_opened_and_parsed_once(
     rows = [{"text": f"word{i % 7} of text {i}", "label": "ab"[i % 2], "who": i} for i in range(40)]
     files = [tmp_path / f"{name}.{ending}" for name in ("train", "dev", "test", "added")]
     for path in files:
-        frame = pandas.DataFrame(rows)
-        if ending == "csv":
-            frame.to_csv(path, index=False)
-        elif ending == "jsonl":
-            frame.to_json(path, orient="records", lines=True)
-        else:
-            frame.to_parquet(path)
+        write_table({name: [row[name] for row in rows] for name in rows[0]}, path)
     opened: Counter[str] = Counter()
     original = io.open
 
@@ -278,15 +270,8 @@ def groups(rows: LabelledRows, indices: np.ndarray) -> set[str | None]:
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "frame", "dicts", "arrow"])
 def test_groups_are_on_one_side(kind: str, tmp_path: Path):
     rows, path = customers(20, 5), tmp_path / f"rows.{kind}"
-    if kind in ("csv", "tsv"):
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, [*rows[0]], delimiter=",\t"[kind == "tsv"])
-            writer.writeheader()
-            writer.writerows(rows)
-    elif kind == "jsonl":
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    elif kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
+    if kind in ("csv", "tsv", "jsonl", "parquet"):
+        write_table({name: [row[name] for row in rows] for name in rows[0]}, path)
     memory = {"frame": pd.DataFrame, "dicts": list, "arrow": pa.Table.from_pylist}
     data = table_of(memory[kind](rows), name="rows") if kind in memory else path
     found = read(data, group="customer")
