@@ -74,6 +74,8 @@ def test_rows_in_memory_can_be_resumed(topics: Path, tmp_path: Path):
     ownbert.fit((texts, labels), unlabelled=texts[:5], **given)
     before = (tmp_path / "out" / "members" / "tfidf" / "linear.safetensors").stat().st_mtime_ns
     ownbert.fit((texts, labels), unlabelled=texts[:5], resume=True, **given)
+    with pytest.raises(InputError, match="out was made with seed=0; use the same, or start over"):
+        ownbert.fit((texts, labels), unlabelled=texts[:5], resume=True, seed=1, **given)
     after = (tmp_path / "out" / "members" / "tfidf" / "linear.safetensors").stat().st_mtime_ns
     assert before == after
 

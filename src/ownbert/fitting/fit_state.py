@@ -24,6 +24,7 @@ from ownbert.fitting.candidates import WORK
 from ownbert.fitting.findings import Points
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.inference.blend import KINDS
+from ownbert.language.messages import Option
 from ownbert.limits import COUNT
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
@@ -100,15 +101,14 @@ class FitState:
         points = tuple((float(at), float(score)) for at, score in saved.get("points", ()))
         return cls(saved["identity"], float(saved.get("seconds", 0.0)), points, saved["candidates"])
 
-    def difference(self, identity: Mapping[str, Any]) -> str:
+    def difference(self, identity: Mapping[str, Any]) -> Option | str:
         """The first difference to another run's files and settings, with the value of this one;
         empty if there is none."""
         now = json.loads(json.dumps(identity))
         old, new = (values.get("settings") or {} for values in (self.identity, now))
         for name in sorted({*old, *new}):
             if (value := old.get(name)) != new.get(name):
-                option = f"--{name.replace('_', '-')}"
-                return f"no {option}" if value is None else f"{option} {in_short(value)}"
+                return f"no {Option(name)}" if value is None else Option(name, value)
         return "" if self.identity == now else "other files"
 
 
@@ -154,7 +154,7 @@ class ReplayedRun:
         if difference := self._state.difference(identity):
             self._refuse(difference)
 
-    def _refuse(self, difference: str) -> None:
+    def _refuse(self, difference: Option | str) -> None:
         raise InputError(f"{self.folder} was made with {difference}; a replay needs the same")
 
     def differences(self, environment: Mapping[str, Any]) -> Iterator[str]:
