@@ -64,14 +64,15 @@ class EncodedRows:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
         if sampled:
-            chosen = np.sort(rng.choice(count, self.windows, replace=False))
-            lengths = np.asarray(example.parts)
-            tokens = np.isin(np.repeat(np.arange(count), lengths), chosen)
+            chosen = np.sort(rng.choice(count, self.windows, replace=False)).tolist()
+            parts = example.parts or ()
+            ends = np.cumsum(parts).tolist()
+            tokens = np.concatenate([np.arange(ends[i] - parts[i], ends[i]) for i in chosen])
             example = replace(
                 example,
                 token_ids=example.token_ids[tokens],
                 type_ids=example.type_ids[tokens],
-                parts=tuple(lengths[chosen].tolist()),
+                parts=tuple(parts[i] for i in chosen),
             )
         # Texts with less than one expected masked token are not masked.
         if masking is not None and masking.rate * len(example.token_ids) >= 1:
@@ -147,8 +148,10 @@ class TextInputBuilder:
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
         """The token types of one text with special tokens."""
-        types = self.format.types(len(ids)) if self.types else 0
-        return np.full_like(ids, types)
+        types = np.zeros_like(ids)
+        if self.types:
+            types[:] = self.format.types(len(ids))
+        return types
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """[CLS] first [SEP] second [SEP] as arrays of ids and of types; without [CLS] in T5. The
@@ -160,9 +163,12 @@ class TextInputBuilder:
             sizes = short, self.pair_room - short
             one, two = sizes if len(first) <= len(second) else sizes[::-1]
             first, second = first[:one], second[:two]
-        pair, types = self.format.pair(first, second)
+        pair, known = self.format.pair(first, second)
         ids = np.asarray(pair, dtype=np.int64)
-        return ids, np.full_like(ids, types if self.types else 0)
+        types = np.zeros_like(ids)
+        if self.types:
+            types[:] = known
+        return ids, types
 
     def example(self, texts: Sequence[Sequence[int]], **targets: Any) -> tuple[Example, bool]:
         """An example of one or two texts, and whether it was truncated."""
