@@ -105,13 +105,14 @@ class LabelTask(Task):
         return counts + np.sum(soft, 0) if soft else counts
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
+        indices = self.label_indices
         for row in rows:
             if is_soft(row.target):
                 where, single = row.place(source), not self.label_sets
                 check_probabilities(row.target, self.labels, where, sum_to_one=single)
                 continue
             for label in self._labels_of(row):
-                if label not in self.label_indices:
+                if label not in indices:
                     raise unknown_label(label, self.labels, row.place(source), known)
 
     def readable_target(self, row: Row) -> str:
