@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ownbert.exceptions import InputError, in_short
+from ownbert.language.messages import Message
 
 Check = Callable[[str, Any], None]
 
@@ -53,20 +54,30 @@ def whole_in_environment(name: str, default: int) -> int:
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
     def check(where: str, value: Any) -> None:
         if not valid(value):
-            raise InputError(f"{where} is {in_short(value)}; it must be {wanted}")
+            raise InputError(
+                "{where} is {value}; it must be {wanted}", where, in_short(value), wanted
+            )
 
     return check
 
 
 def whole(low: int, high: int) -> Check:
     """Check for an integer from ``low`` to ``high``."""
-    wanted = "a whole number" if low < -_ANY else f"a whole number from {low:,} to {high:,}"
+    wanted = (
+        "a whole number"
+        if low < -_ANY
+        else Message("a whole number from {low:,} to {high:,}", low, high)
+    )
     return _must_be(lambda value: type(value) is int and low <= value <= high, wanted)
 
 
 def number(low: float, high: float) -> Check:
     """Check for a finite number from ``low`` to ``high``."""
-    wanted = "a finite number" if low < -_ANY else f"a number from {low:g} to {high:g}"
+    wanted = (
+        "a finite number"
+        if low < -_ANY
+        else Message("a number from {low:g} to {high:g}", low, high)
+    )
     return _must_be(lambda value: type(value) in (int, float) and low <= value <= high, wanted)
 
 
@@ -91,18 +102,22 @@ class Interval:
         except TypeError:  # the Python API accepts any type
             valid = False
         if not valid:
-            raise InputError(f"{name} is {in_short(value)}; it must be {self.wanted}")
+            raise InputError(
+                "{name} is {value}; it must be {wanted}", name, in_short(value), self.wanted
+            )
 
 
 def between(low: float, high: float, ends: str = "()") -> Interval:
     """Check for a value between two numbers; ``ends`` is explained in ``Interval``."""
-    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
-    return Interval(low, high, ends, f"between {low} and {high}" if ends == "()" else interval)
+    wanted = Message("between {low} and {high}", low, high)
+    if ends != "()":
+        wanted = Message("in {interval}", f"{ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}")
+    return Interval(low, high, ends, wanted)
 
 
 def up_to(most: float) -> Interval:
     """Check for a positive value of at most ``most`` (see ``ownbert.limits``)."""
-    return Interval(0, most, "(]", f"more than 0 and at most {_grouped(most)}")
+    return Interval(0, most, "(]", Message("more than 0 and at most {grouped}", _grouped(most)))
 
 
 positive = Interval(0, float("inf"), "(]", "more than 0")
@@ -127,8 +142,10 @@ def count(least: int, most: int) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            wanted = f"a whole number, at least {least}"
-            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
+            wanted = Message("a whole number, at least {least}", least)
+            raise InputError(
+                "{name} is {value}; it must be {wanted}", name, in_short(value), wanted
+            )
         if value > most:
             raise InputError(
                 "{name} is {value}; it must be at most {most:,}", name, in_short(value), most
@@ -209,7 +226,7 @@ def either(*checks: Check, wanted: str) -> Check:
             except InputError:
                 continue
             return
-        raise InputError(f"{where} is {in_short(value)}; it must be {wanted}")
+        raise InputError("{where} is {value}; it must be {wanted}", where, in_short(value), wanted)
 
     return check_it
 
@@ -219,8 +236,10 @@ def list_of(check: Check, *, least: int = 0, most: int = 10_000_000) -> Check:
 
     def check_it(where: str, value: Any) -> None:
         if not isinstance(value, list) or not least <= len(value) <= most:
-            several = f" of {least:,} or more" if least else ""
-            raise InputError(f"{where} is {in_short(value)}; it must be a list{several}")
+            several = Message(" of {least:,} or more", least) if least else ""
+            raise InputError(
+                "{where} is {value}; it must be a list{several}", where, in_short(value), several
+            )
         for index, entry in enumerate(value):
             check(f"{where}[{index}]", entry)
 

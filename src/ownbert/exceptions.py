@@ -3,57 +3,19 @@
 import contextlib
 import math
 import os
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
-from ownbert.language.messages import Message, Option, is_on_command_line
+from ownbert.language.messages import Message, Option, join
 
 _LONGEST = 60  # characters of a value in a message
-# Options in messages, with values that may follow them. Python messages name arguments instead.
-_VALUES = r"'[^']*'|\d[\d.]*|float32|bfloat16|auto|cpu|cuda(?::\d+)?|onnx|openvino|torch|mlm"
-_VALUES += r"|classify|multilabel|regress|utf-16|cp\d+|gb18030|big5|euc_\w+|shift_jis|latin-1"
-_OPTION = re.compile(
-    rf"(?<![\w/-])--([a-z][a-z0-9-]*[a-z0-9])(?: ({_VALUES})(?![\w-]))?|(?<!\S)-o(?: FILE)?\b"
-    # Users' data, which stay as they are.
-    r"|(?<!\w)(?P<data>'[^']*'|\"[^\"]*\")(?!\w)"
-)
-# Shell commands, in which options stay as they are.
-_COMMAND = re.compile(r"(\bownbert [a-z]+(?: [^;,:(]*)?)")
 # Messages of torch about failed allocations, on a CPU, on a GPU, and in C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
 # Messages of oneDNN when memory runs out; those about unsupported operations are longer.
 _NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
-
-
-def with_arguments(message: str) -> str:
-    """A message that names arguments instead of options, as in Python."""
-    if "-" not in message:
-        return message
-    parts = _COMMAND.split(message)
-    return "".join(p if i % 2 else _OPTION.sub(_in_python, p) for i, p in enumerate(parts))
-
-
-def _in_python(match: re.Match[str]) -> str:
-    if match["data"] is not None:
-        return match["data"]
-    if match[1] is None:
-        return "output"
-    option, value = Option(match[1]).shown(False), match[2]
-    if value is not None:
-        as_it_is = value[0] == "'" or value[0].isdigit()
-        return f"{option.removesuffix('=True')}={value if as_it_is else repr(value)}"
-    return option
-
-
-def _message(template: str, values: Sequence[Any]) -> Any:
-    if values or "{-" in template or "{{" in template or isinstance(template, Message):
-        return Message(template, *values)
-    # A finished sentence.
-    return template if is_on_command_line() else with_arguments(template)
 
 
 class InputError(ValueError):
@@ -65,7 +27,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, template: str = "", /, *values: Any) -> None:
-        super().__init__(_message(template, values))
+        super().__init__(Message(template, *values))
 
     @property
     def message(self) -> Message:
@@ -109,12 +71,13 @@ def explaining_memory(sizes: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         options = [
-            f"--{name.replace('_', '-')}" + (f"={value}" if isinstance(value, int) else "")
+            Option(name, *([value] if isinstance(value, int) else []))
             for name, value in sizes().items()
         ]
-        lower = f"lower {' or '.join(options)}, or use" if options else "use"
-        message = f"out of memory; {lower} a smaller model or a smaller input"
-        raise InputError(message) from error
+        if not options:
+            raise InputError("out of memory; use a smaller model or a smaller input") from error
+        lower = "out of memory; lower {options}, or use a smaller model or a smaller input"
+        raise InputError(lower, join(map(str, options), " or ")) from error
 
 
 class InputWarning(UserWarning):
@@ -123,12 +86,12 @@ class InputWarning(UserWarning):
 
 def warn_of_input(template: str, /, *values: Any) -> None:
     """Warn the user about an input; repeated messages are shown once."""
-    warnings.warn(_message(template, values), InputWarning, stacklevel=2)
+    warnings.warn(Message(template, *values), InputWarning, stacklevel=2)
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> Message:
     """A number and its noun: 1 word, 2 words."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return Message(f"{{count:,}} {noun}{'' if count == 1 else 's'}", count)
 
 
 def percent(share: float) -> str:
@@ -142,11 +105,11 @@ def percent(share: float) -> str:
 def in_short(value: Any) -> str:
     """A value as shown in messages, truncated if it is long."""
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
-        return f"a number of about {int(value.bit_length() * 0.30103):,} digits"
+        return Message("a number of about {bit_length:,} digits", int(value.bit_length() * 0.30103))
     try:
         shown = repr(value).replace("\n", " ")  # of tensors and arrays
     except (ValueError, RecursionError):  # huge numbers, or deep nesting
-        return f"a {type(value).__name__} that is too long to show"
+        return Message("a {kind} that is too long to show", type(value).__name__)
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 

@@ -153,7 +153,7 @@ class Section:
         elif self.rows:
             console.print(self._table(console.width))
         if (left := len(self.rows) - _MOST_ROWS) > 0:
-            console.print(translated(f"... and {left:,} more in report.html"))
+            console.print(translated("... and {left:,} more in report.html", left))
 
     def _table(self, width: int) -> Table:
         """A table whose leading names may be truncated to fit the width; figures are not, but the

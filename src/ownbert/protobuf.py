@@ -5,6 +5,8 @@ Source: https://protobuf.dev/programming-guides/encoding
 
 from collections.abc import Iterator
 
+from ownbert.language.messages import Message
+
 # Wire types: a varint; length-prefixed bytes; and fixed widths of eight or four bytes.
 _VARINT, _BYTES, _WIDTHS = 0, 2, {1: 8, 5: 4}
 
@@ -26,7 +28,9 @@ class Reader:
     def take(self, count: int) -> bytes:
         left = len(self.data) - self.at
         if count > left:
-            raise DamagedError(f"{count:,} bytes should follow, but {left:,} do")
+            raise DamagedError(
+                Message("{count:,} bytes should follow, but {left:,} do", count, left)
+            )
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -52,4 +56,4 @@ class Reader:
             elif kind in _WIDTHS:
                 yield number, self.take(_WIDTHS[kind])
             else:
-                raise DamagedError(f"a field has the unknown type {kind}")
+                raise DamagedError(Message("a field has the unknown type {kind}", kind))

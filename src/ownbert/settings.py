@@ -8,6 +8,7 @@ its default; the command line is generated from them.
 
 import difflib
 import inspect
+import re
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ownbert.checks import Check, OneOf
-from ownbert.exceptions import InputError, in_short, with_arguments
+from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import parse_yaml, read_yaml
-from ownbert.language.messages import is_on_command_line
+from ownbert.language.messages import Message, Option, is_on_command_line
 
 # Options with a second name of one letter.
+# Options in help texts, which are arguments in the documentation of Python.
+_OPTION = re.compile("--[a-z][a-z0-9-]*[a-z0-9]")
 _SHORT = {"output": ["-o"], "quiet": ["-q"]}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -238,7 +241,8 @@ def accepts_settings(recipe: type) -> Callable[[F], F]:
             about: Any = {"default": declared.default, "annotation": declared.type}
             parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **about))
             shown = f" Default: {declared.shown}." if isinstance(declared.shown, str) else ""
-            line = f"    {name}: {with_arguments(declared.help)}{shown}"
+            text = _OPTION.sub(lambda found: Option(found[0]).shown(False), declared.help)
+            line = f"    {name}: {text}{shown}"
             lines.append(textwrap.fill(line, 100, subsequent_indent=" " * 8))
         function.__signature__ = own.replace(parameters=parameters)  # pyright: ignore
         doc = f"{inspect.cleandoc(function.__doc__ or '')}\n\nSettings:\n"
@@ -256,9 +260,9 @@ def dotted_name(kind: type, name: str) -> str:
         near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5)
         hint = "--dry-run shows them all"
         if not is_on_command_line():
-            hint = f"the settings are {', '.join(dotted)}"
-        advice = f"did you mean {', '.join(near)}?" if near else hint
-        raise InputError(f"there is no setting {in_short(name)}; {advice}")
+            hint = Message("the settings are {dotted}", ", ".join(dotted))
+        advice = Message("did you mean {near}?", ", ".join(near)) if near else hint
+        raise InputError("there is no setting {name}; {advice}", in_short(name), advice)
     return names[name]
 
 
@@ -287,10 +291,16 @@ def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
     changes = {}
     for name, value in values.items():
         if name not in hints:
-            subject = f"{prefix.rstrip('.')} has" if prefix else "a recipe has"
+            subject = Message("{source} has", prefix.rstrip(".")) if prefix else "a recipe has"
             known = difflib.get_close_matches(str(name), hints, n=3, cutoff=0.5) or hints
             name = in_short(name).strip("'")
-            raise InputError(f"there is no setting {prefix}{name}; {subject} {', '.join(known)}")
+            raise InputError(
+                "there is no setting {prefix}{name}; {subject} {options}",
+                prefix,
+                name,
+                subject,
+                ", ".join(known),
+            )
         current = getattr(settings, name)
         if is_dataclass(current):
             changes[name] = apply_values(current, value or {}, f"{prefix}{name}.")

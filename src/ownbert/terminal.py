@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.exceptions import InputWarning
 from ownbert.language import translated
-from ownbert.language.messages import Message
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,10 +131,7 @@ def accept_any_encoding() -> None:
 
 def _format_warning(message: Any, category: Any, *about: Any, **options: Any) -> str:
     if issubclass(category, InputWarning):  # addressed to users, not to programmers
-        text = message.args[0]
-        if isinstance(text, Message):
-            return printable(f"{translated('warning: ')}{text.shown()}\n")
-        return printable(f"{translated(f'warning: {text}')}\n")
+        return printable(f"{translated('warning: ')}{translated(message.args[0])}\n")
     return printable(_formatwarning(message, category, *about, **options))
 
 

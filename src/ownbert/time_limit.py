@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 
 # What a value is; a replay that asks for another kind of value has diverged.
 _NOW, _CPU, _COUNT = range(3)
@@ -73,9 +74,12 @@ class Recording:
             return value
         if not self.rest or self.kinds[self._place] != kind:
             raise DivergedError(
-                f"the replay differs from the recorded run after {self._place:,} of "
-                f"{len(self.kinds):,} readings of the clock: files, versions, or the processor are "
-                "not the same"
+                Message(
+                    "the replay differs from the recorded run after {place:,} of {count:,} "
+                    "readings of the clock: files, versions, or the processor are not the same",
+                    self._place,
+                    len(self.kinds),
+                )
             )
         self._place += 1
         return self.values[self._place - 1]

@@ -15,6 +15,17 @@ LONG_FILES = {
 LONG_FUNCTIONS = {
     "train/loop.py _train_phases": "a training can be read from top to bottom",
     "inspect/model_comparison.py compare": "checks, predictions, scores and their difference",
+    # Long messages and their values take many lines.
+    **dict.fromkeys(
+        [
+            "checkpoint/copying.py copy_weights",
+            "exporting/quantize.py quantize",
+            "fitting/rows/added_rows.py with_added",
+            "inference/evaluate.py evaluate",
+            "inspect/describe.py _facts",
+        ],
+        "messages",
+    ),
 }
 
 

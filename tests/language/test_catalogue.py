@@ -13,7 +13,6 @@ from ownbert.language import (
     translate_command,
     translated,
     translated_help,
-    translated_message,
     translated_page,
 )
 from ownbert.language.catalogue import CHINESE, catalogue, read_catalogue
@@ -103,7 +102,7 @@ def test_english_does_not_read_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OWNBERT_LANGUAGE", "en")
     catalogue.cache_clear()
     translate_command(get_command(app))
-    for translate in (translated, translated_help, translated_message, translated_page):
+    for translate in (translated, translated_help, translated_page):
         assert translate("no such folder: a") == "no such folder: a"
     assert catalogue.cache_info().misses == 0
 

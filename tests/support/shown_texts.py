@@ -10,8 +10,8 @@ from pathlib import Path
 from ownbert.language.messages import names_of
 from support.source_code import SOURCE, nodes, tree
 
-_ERRORS = ("InputError", "MissingError", "needing", "Message")
-_TEMPLATES = (*_ERRORS, "warn_of_input", "translated", "say")
+_ERRORS = ("InputError", "MissingError", "needing", "Message", "warn_of_input")
+_TEMPLATES = (*_ERRORS, "translated", "say")
 # Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
 _OTHER_CALLS = (
     *_ERRORS,
@@ -41,18 +41,24 @@ def messages() -> set[str]:
     ``message`` before it."""
     found = set()
     for path in _trees():
-        if not re.search(rf"({'|'.join(_ERRORS)})\(", path.read_text(encoding="utf-8")):
+        if not re.search(rf"({'|'.join(_TEMPLATES)})\(", path.read_text(encoding="utf-8")):
             continue
         for call in nodes(path):
             if isinstance(call, ast.Assign) and ast.unparse(call.targets[0]) == "message":
                 text = _template(call.value) if isinstance(call.value, ast.Constant) else ""
                 text = text if names_of(text) else ""
-            elif isinstance(call, ast.Call) and _name(call) in _ERRORS and call.args:
+            elif isinstance(call, ast.Call) and _name(call) in _TEMPLATES and call.args:
                 text = _template(call.args[0])
             else:
                 continue
+            text = re.sub("^(error|note|warning): ", "", text)
             if text and re.search("[A-Za-z]{2}", _NAMED_VALUE.sub("", text)):
                 found.add(text)
+    for template in SOURCE.rglob("*.md"):
+        # Calls of _ and message in templates of jinja2, whose lines are broken.
+        code = " ".join(re.findall(r"(?s){[{%].*?[}%]}", template.read_text(encoding="utf-8")))
+        texts = (" ".join(text.split()) for text in re.findall(r'(?s)"((?:[^"\\]|\\.)*)"', code))
+        found |= {text for text in texts if names_of(text) and _PROSE.search(text)}
     return found
 
 
@@ -66,9 +72,13 @@ def wrong_values() -> list[str]:
             template, *values = call.args
             if isinstance(template, ast.Name) and template.id == "message":
                 template = _before(path, call.lineno)
-            several = any(isinstance(value, ast.Starred) for value in values)
-            if not isinstance(template, ast.Constant) or several:
+            lists = [
+                getattr(v.value, "elts", None) if isinstance(v, ast.Starred) else [v]
+                for v in values
+            ]
+            if not isinstance(template, ast.Constant) or None in lists:
                 continue
+            values = [value for several in lists for value in several or ()]
             if len(names_of(template.value)) != len(values):
                 found.append(template.value)
     return found
@@ -105,10 +115,35 @@ def modules() -> list[str]:
 
 
 @cache
-def words() -> set[str]:
-    """All words of the source code."""
-    texts = [(SOURCE / name).read_text(encoding="utf-8") for name in modules()]
-    return {word for text in texts for word in re.findall("[a-zA-Z]+", text)}
+def _literals() -> tuple[set[str], str]:
+    """All texts of the source code, and all texts of its templates on one line."""
+    constants = {
+        node.value for path in _trees() for node in nodes(path) if isinstance(node, ast.Constant)
+    }
+    files = [path for kind in ("md", "html", "js", "yaml") for path in SOURCE.rglob(f"*.{kind}")]
+    text = " ".join(path.read_text(encoding="utf-8") for path in files)
+    return {text for text in constants if isinstance(text, str)}, " ".join(text.split())
+
+
+def is_shown(text: str) -> bool:
+    """Whether a text or template of the table is in the source code."""
+    constants, templates = _literals()
+    starts = ("", "note: ", "warning: ", "error: ")
+    if any(start + text in constants for start in starts) or text in templates:
+        return True
+    if names_of(text):  # a number and its noun, which is a value
+        return (
+            re.fullmatch(r"\{(count|value)[^}]*\} [a-z ]+|[a-z]+ baseline \{value.*", text)
+            is not None
+        )
+    # Put together from several texts.
+    return all(word in _words() for word in re.findall("[a-zA-Z]+", text))
+
+
+@cache
+def _words() -> set[str]:
+    constants, templates = _literals()
+    return {word for text in (*constants, templates) for word in re.findall("[a-zA-Z]+", text)}
 
 
 def entries_to_add(texts: Iterable[str], context: str = "") -> str:
@@ -125,7 +160,7 @@ def entries_to_add(texts: Iterable[str], context: str = "") -> str:
 def _paragraphs(template: Path) -> Iterator[str]:
     """The paragraphs of a template of jinja2, each on one line, with ``{}`` for values."""
     text = re.sub(r"(?s)```.*?```|{%.*?%}|{#.*?#}", "\n\n", template.read_text(encoding="utf-8"))
-    text = re.sub(r"{{.*?}}", "{}", text)
+    text = re.sub(r"(?s){{.*?}}", "{}", text)
     return (" ".join(block.split()) for block in text.split("\n\n"))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.tables.feature_cells import Cells
 from ownbert.tables.name_lists import split_names
 
@@ -28,7 +29,7 @@ def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, li
 def describe_features(features: Features) -> str:
     """The columns with their numbers of tags, for the user."""
     columns = ", ".join(f"{name} ({len(tags):,})" for name, tags in features.items())
-    return f"word features and their numbers of tags: {columns}"
+    return Message("word features and their numbers of tags: {columns}", columns)
 
 
 def feature_names(given: str, columns: int) -> list[str]:

@@ -313,7 +313,7 @@ def open_part(
             what = "row" if file.kind == "parquet" else "line"
             return f"{file.address}, {what} {int(match[2]) + skipped}"
 
-        raise InputError(pattern.sub(named, str(error))) from error
+        raise InputError("{error}", pattern.sub(named, str(error))) from error
     finally:
         for path in folder.iterdir():
             path.unlink()

@@ -21,6 +21,7 @@ from ownbert.bulk.input_parts import InputPart, as_address, file_errors, open_fi
 from ownbert.exceptions import InputError
 from ownbert.files.resumable_file import refuse_other_run, saying_what_is_kept
 from ownbert.files.writing import lock_file, missing_folders, remove_empty
+from ownbert.language.messages import Message
 
 # Subfolder for records of finished parts and for files being written.
 DONE = "_done"
@@ -210,7 +211,9 @@ class PartsFolder:
                 self._records[record["part"]] = record
 
     def _damaged(self, name: str) -> str:
-        return f"{self.folder}/{name} is damaged; remove it, or choose another folder"
+        return Message(
+            "{folder}/{name} is damaged; remove it, or choose another folder", self.folder, name
+        )
 
     def begin(self, parts: Sequence[InputPart]) -> None:
         """Name the parts and write the plan."""
@@ -237,7 +240,13 @@ class PartsFolder:
 
         def kept() -> str:
             done, total = self._finished(), len(self.plan or {})
-            return f"; {done:,} of {total:,} parts are kept in {self.folder}" if done else ""
+            return (
+                Message(
+                    "; {done:,} of {total:,} parts are kept in {folder}", done, total, self.folder
+                )
+                if done
+                else ""
+            )
 
         return saying_what_is_kept(kept)
 
@@ -283,7 +292,13 @@ class PartsFolder:
             schema = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
         except pa.ArrowException as error:
             reason = " ".join(str(error).split())
-            return [f"warning: the parts of {self.folder} differ in their columns: {reason}"]
+            return [
+                Message(
+                    "warning: the parts of {folder} differ in their columns: {reason}",
+                    self.folder,
+                    reason,
+                )
+            ]
         for each, names in by_schema.items():
             if schemas[each].equals(schema):
                 continue

@@ -163,7 +163,7 @@ def run_on_ray(
             show(parts.rows)
             for result in _answered(job, files, parts, threads, *planned):
                 if "error" in result:
-                    raise InputError(result["error"])
+                    raise InputError("{error}", result["error"])
                 parts.add(result["record"])
                 warnings[result["worker"]] = result["warnings"]
                 show(parts.rows)
@@ -258,7 +258,7 @@ def _split(files: list[InputFile], rows: int) -> list[InputPart]:
         parts = ray.get([split.remote(number, file, rows) for number, file in enumerate(files)])
     except RayTaskError as error:
         if isinstance(error.cause, InputError):
-            raise InputError(str(error.cause)) from None
+            raise error.cause from None
         raise
     return list(chain.from_iterable(parts))
 
@@ -333,7 +333,7 @@ class PartWorker:
         for row in batch.to_pylist():
             try:
                 if self._refused:
-                    raise InputError(self._refused)
+                    raise InputError("{error}", self._refused)
                 record = self.answer(row["name"], InputPart(**json.loads(row["part"])))
                 results.append({"record": record, "warnings": list(self._model.warnings())})
             except InputError as error:

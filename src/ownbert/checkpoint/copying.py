@@ -12,7 +12,14 @@ from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.family import OWN_FIELDS
-from ownbert.families.mapping.weight_map import MISSING, UNEXPECTED, WeightMap
+from ownbert.families.mapping.weight_map import (
+    MISSING,
+    UNEXPECTED,
+    WeightMap,
+    missing_tensor,
+    unexpected_tensor,
+)
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.nn.prepack import QuantizedLinear
 from ownbert.nn.undrawn import materialize
@@ -67,7 +74,11 @@ def copy_weights(
     unshared = {n: t for n, t in ours.items() if n.rpartition(".")[0] not in weight_map.shared}
 
     def shown(name: str) -> str:
-        return f"{name} (by our name)" if our_names else weight_map.their_name(name, config)
+        return (
+            Message("{name} (by our name)", name)
+            if our_names
+            else weight_map.their_name(name, config)
+        )
 
     parameters = dict(model.named_parameters())
     missing = parameters.keys() - ours.keys()
@@ -83,14 +94,14 @@ def copy_weights(
         parts = weight_map.their_name(name, config).split(", ")
         return len(parts) > 1 and not there.isdisjoint(parts)
 
-    problems += [MISSING + shown(name) for name in missing - new if not is_reported(name)]
+    problems += [missing_tensor(shown(name)) for name in missing - new if not is_reported(name)]
     tables: list[str] = []  # reported first: config.json has their sizes
     for name, tensor in ours.items():
         if name not in parameters:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
                 unused += [shown(name)] if name in unshared else []
             else:
-                problems.append(UNEXPECTED + shown(name))
+                problems.append(unexpected_tensor(shown(name)))
         elif parameters[name].shape != tensor.shape:
             expected_shape = weight_map.their_shape(name, parameters[name], config)
             of_tables = name.startswith("encoder.embeddings.") and tensor.ndim > 1
@@ -99,7 +110,11 @@ def copy_weights(
             )
         elif not tensor.is_floating_point():
             problems.append(
-                f"tensor {shown(name)} contains {tensor.dtype}, not floating point numbers"
+                Message(
+                    "tensor {name} contains {dtype}, not floating point numbers",
+                    shown(name),
+                    tensor.dtype,
+                )
             )
     problems = [*sorted(tables), *sorted(problems)]
     if not problems:
@@ -118,7 +133,9 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
     if report.problems:
         advice = "" if description is None else hint(report.problems, description)
         lines = [*first_of(report.problems), *filter(None, [advice])]
-        raise InputError(f"{path} does not match its {CONFIG}: {'; '.join(lines)}")
+        raise InputError(
+            "{path} does not match its {config}: {lines}", path, CONFIG, "; ".join(lines)
+        )
 
 
 def require_blocks(
@@ -132,7 +149,7 @@ def require_blocks(
         if config is not None:
             names = weight_map.names_in(f"{stack}.blocks.{config.num_blocks - 1}.", config)
         if names and not names & present:
-            require_fit(LoadReport([MISSING + min(names)], [], []), path)
+            require_fit(LoadReport([missing_tensor(min(names))], [], []), path)
 
 
 def named_tensors(
@@ -150,8 +167,11 @@ def misshapen(names: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> 
     """The error for a tensor, or for several that were concatenated, with a wrong shape."""
     parts = names.count(", ") + 1
     got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, expected))
-    has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
-    return f"{has.format(names, got)}, expected {want}"
+    if parts == 1:
+        return Message("tensor {name} has shape {shape}, expected {expected}", names, got, want)
+    return Message(
+        "tensors {names} have shape {shape} each, expected {expected}", *(names, got, want)
+    )
 
 
 def _can_reinitialise(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
@@ -171,7 +191,8 @@ def _can_reinitialise(name: str, description: Description, ours: Mapping[str, Te
 
 def first_of(problems: list[str]) -> list[str]:
     """The first problems, and the number of others."""
-    return problems[:4] + [f"and {len(problems) - 4} more"] * (len(problems) > 4)
+    left = len(problems) - 4
+    return problems[:4] + [Message("and {count} more", left)] * (left > 0)
 
 
 def hint(problems: Sequence[str], description: Description) -> str:
@@ -192,14 +213,24 @@ def hint(problems: Sequence[str], description: Description) -> str:
     more = _heads_of(extra - poolers, description, pooler=not missing)
     if more is None:
         return ""
-    without = f"heads={_tuple(kinds)} leaves them out"
+    without = f"heads={_tuple(kinds)}"
     if not more:
-        return f"they are a pooler that {architecture} does not have: load it with {without}"
+        return Message(
+            "they are a pooler that {architecture} does not have: load it with {heads} leaves them "
+            "out",
+            *(architecture, without),
+        )
     parts = " and ".join(" or ".join(alike) for alike in more)
     ways = " or ".join(f"heads={_tuple([*kinds, *chosen])}" for chosen in product(*more))
     if missing:  # they cannot be left out with the pooler
-        return f"{architecture} has no {parts}: load it with {ways}"
-    return f"{architecture} has no {parts}: load it with {ways} to have these too; {without}"
+        return Message(
+            "{architecture} has no {parts}: load it with {ways}", architecture, parts, ways
+        )
+    return Message(
+        "{architecture} has no {parts}: load it with {ways} to have these too; {heads} leaves them "
+        "out",
+        *(architecture, parts, ways, without),
+    )
 
 
 def _heads_of(names: set[str], description: Description, *, pooler: bool) -> list[list[str]] | None:

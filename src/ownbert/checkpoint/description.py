@@ -169,8 +169,8 @@ def describe_config(
         architecture = next(iter(family.architectures))
     if architecture not in family.architectures:
         raise InputError(
-            f"{path}: architecture {architecture!r} is not supported; it must be one of "
-            + ", ".join(family.architectures)
+            "{path}: architecture {architecture!r} is not supported; it must be one of {names}",
+            *(path, architecture, list(family.architectures)),
         )
     try:
         labels = label_names(values)

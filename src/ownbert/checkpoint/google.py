@@ -30,6 +30,7 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.files.input_files import refuse_same
 from ownbert.files.json_files import read_json
 from ownbert.files.text_files import refuse_unreadable
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.protobuf import DamagedError, Reader
@@ -212,17 +213,27 @@ def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
     with path.open("rb") as file:
         for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
             if entry.dtype not in _DTYPES:
-                raise DamagedError(f"tensor {in_short(name)} has an unsupported element type")
+                raise DamagedError(
+                    Message("tensor {name} has an unsupported element type", in_short(name))
+                )
             if entry.offset < end or entry.offset + entry.size > length:
                 raise DamagedError(
-                    f"tensor {in_short(name)} has {entry.size:,} bytes from {entry.offset:,} on, "
-                    f"but the file has {length:,}"
+                    Message(
+                        "tensor {name} has {size:,} bytes from {offset:,} on, but the file has "
+                        "{length:,}",
+                        in_short(name),
+                        entry.size,
+                        entry.offset,
+                        length,
+                    )
                 )
             end = entry.offset + entry.size
             file.seek(entry.offset)
             data = file.read(entry.size)
             if _masked(crc32c(data)) != entry.checksum:
-                raise DamagedError(f"tensor {in_short(name)} does not match its checksum")
+                raise DamagedError(
+                    Message("tensor {name} does not match its checksum", in_short(name))
+                )
             dtype = _DTYPES[entry.dtype]
             flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0)
             tensors[name] = flat.to(dtype).reshape(entry.shape)
@@ -233,7 +244,7 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
     """The number of shards, and the entries of tensors by name."""
     size = path.stat().st_size
     if not _FOOTER <= size <= _LARGEST_INDEX:
-        raise DamagedError(f"it has {size:,} bytes")
+        raise DamagedError(Message("it has {size:,} bytes", size))
     data = path.read_bytes()
     if struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedError("it does not end as a table does")
@@ -250,13 +261,20 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
             except UnicodeDecodeError:
                 raise DamagedError("a name is not text") from None
             if name in entries:
-                raise DamagedError(f"tensor {in_short(name)} is there twice")
+                raise DamagedError(Message("tensor {name} is there twice", in_short(name)))
             entries[name] = _read_entry(name, entry)
     if not shards:
         raise DamagedError("it has no header")
     for name, entry in entries.items():
         if entry.shard >= shards:
-            raise DamagedError(f"tensor {in_short(name)} is in file {entry.shard} of {shards}")
+            raise DamagedError(
+                Message(
+                    "tensor {name} is in file {shard} of {shards}",
+                    in_short(name),
+                    entry.shard,
+                    shards,
+                )
+            )
     return shards, entries
 
 
@@ -269,7 +287,12 @@ def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
     """Keys and values of a block, in which keys share prefixes with preceding keys."""
     if offset + size + 5 > len(data) - _FOOTER:
         raise DamagedError(
-            f"a block has {size:,} bytes from {offset:,} on, but the file has {len(data):,}"
+            Message(
+                "a block has {size:,} bytes from {offset:,} on, but the file has {count:,}",
+                size,
+                offset,
+                len(data),
+            )
         )
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
     if _masked(crc32c(content + trailer[:1])) != struct.unpack("<I", trailer[1:])[0]:
@@ -277,16 +300,20 @@ def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
     if trailer[0]:
         raise DamagedError("its blocks are compressed; save it again without compression")
     if size < 4:
-        raise DamagedError(f"a block has {size} bytes")
+        raise DamagedError(Message("a block has {size} bytes", size))
     restarts = struct.unpack("<I", content[-4:])[0]
     end = size - 4 * (restarts + 1)
     if end < 0:
-        raise DamagedError(f"a block of {size:,} bytes has {restarts:,} restarts")
+        raise DamagedError(
+            Message("a block of {size:,} bytes has {restarts:,} restarts", size, restarts)
+        )
     reader, key, entries = Reader(content[:end]), b"", []
     while reader.more:
         shared, suffix, length = reader.varint(), reader.varint(), reader.varint()
         if shared > len(key):
-            raise DamagedError(f"a key shares {shared:,} bytes with one of {len(key):,}")
+            raise DamagedError(
+                Message("a key shares {shared:,} bytes with one of {count:,}", shared, len(key))
+            )
         key = key[:shared] + reader.take(suffix)
         entries.append((key, reader.take(length)))
     return entries
@@ -303,7 +330,7 @@ def _read_header(data: bytes) -> int:
     if endianness:
         raise DamagedError("it was written on a machine with the other byte order")
     if not 1 <= shards <= _MOST_SHARDS:
-        raise DamagedError(f"it has {shards:,} data files")
+        raise DamagedError(Message("it has {shards:,} data files", shards))
     return shards
 
 
@@ -313,7 +340,9 @@ def _read_entry(name: str, data: bytes) -> _Entry:
     for number, value in Reader(data).fields():
         if number == 7:
             raise DamagedError(
-                f"tensor {in_short(name)} is stored in slices, which are not supported"
+                Message(
+                    "tensor {name} is stored in slices, which are not supported", in_short(name)
+                )
             )
         if number == 2 and isinstance(value, bytes):
             shape = _read_shape(value)
@@ -323,7 +352,11 @@ def _read_entry(name: str, data: bytes) -> _Entry:
     dtype, shard, offset, size, checksum = numbers.values()
     entry = _Entry(dtype, shape, shard, offset, size, checksum)
     if dtype in _DTYPES and math.prod(shape) * _DTYPES[dtype].itemsize != size:
-        raise DamagedError(f"tensor {in_short(name)} of shape {shape} has {size:,} bytes")
+        raise DamagedError(
+            Message(
+                "tensor {name} of shape {shape} has {size:,} bytes", in_short(name), shape, size
+            )
+        )
     return entry
 
 
@@ -335,7 +368,7 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
             sizes = [size for field, size in Reader(value).fields() if field == 1]
             size = sizes[-1] if sizes else 0
             if not isinstance(size, int) or size >= 1 << 40 or len(shape) == _MOST_DIMENSIONS:
-                raise DamagedError(f"a shape contains {in_short(size)}")
+                raise DamagedError(Message("a shape contains {size}", in_short(size)))
             shape.append(size)
     return tuple(shape)
 

@@ -70,7 +70,9 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], Path]:
     if index.keys() != tensors.keys():
         name = sorted(index.keys() ^ tensors.keys())[0]
         where = "is not in its files" if name in index else "is in its files only"
-        raise InputError(f"{path} does not match its files: tensor {name} {where}")
+        raise InputError(
+            "{path} does not match its files: tensor {value} {where}", path, name, where
+        )
     return tensors, path
 
 

@@ -24,7 +24,7 @@ from ownbert.checks import whole_in_environment
 from ownbert.cli.command import command_function
 from ownbert.cli.other_names import meant, respelled
 from ownbert.exceptions import InputError, in_short
-from ownbert.language import translate_command, translate_frames, translated, translated_message
+from ownbert.language import translate_command, translate_frames, translated
 from ownbert.language.messages import Message, on_command_line, typed_options
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
@@ -71,6 +71,16 @@ _AS_FIRST = {
     "tokens": ("--tokens", *_FILE_OPTIONS),
 }
 
+# Messages of typer, which may quote users' values.
+_OF_TYPER = (
+    "no such option: {option} Did you mean {other}?",
+    "no such command '{command}'. Did you mean {other}?",
+    *("missing option '{option}'", "missing argument '{argument}'", "missing command"),
+    *("no such option: {option} (Possible options: {others})", "no such option: {option}"),
+    *("no such command '{command}'", "option '{option}' requires an argument"),
+    *("option '{option}' does not take a value", "got unexpected extra argument ({arguments})"),
+    "got unexpected extra arguments ({arguments})",
+)
 _INTERRUPTED = "interrupted; no incomplete output was left"
 # Longer words are truncated in messages.
 _LONGEST_WORD = 400
@@ -261,7 +271,7 @@ def _main() -> None:
     except InputError as error:
         _exit(error.message, start="error: ")
     except _Stopped as stop:
-        _exit(str(stop), command=_resuming(sys.argv[1:]) if "--resume" in str(stop) else "")
+        _exit(stop.args[0], command=_resuming(sys.argv[1:]) if "--resume" in str(stop) else "")
     except KeyboardInterrupt:
         _exit(_INTERRUPTED)
     except BrokenPipeError:
@@ -270,7 +280,9 @@ def _main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         reason = next((r for kind, r in _REASONS.items() if isinstance(error, kind)), None)
-        _exit(f"{where}{reason or error.strerror or error}", start="error: ")
+        _exit(
+            Message("{where}{reason!t}", where, reason or error.strerror or error), start="error: "
+        )
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's, which come from several modules
             raise
@@ -284,33 +296,45 @@ def usage_message(error: Any) -> str:
     details = getattr(error.__cause__, "errors", list)()  # of pydantic, where typer has it
     if details and (wanted := _wanted(details[0]["type"], details[0].get("ctx", {}))):
         given = in_short(details[0]["input"])
-        return f"{error.param.opts[0]} is {given}; it must be {wanted}"
+        return Message("{opts} is {value}; it must be {wanted}", error.param.opts[0], given, wanted)
     message = error.format_message().rstrip(".").removeprefix("Invalid value for ")
     ctx = getattr(error, "ctx", None)
     if wrong := re.match(r"No such command '(.+?)'", message):
         from ownbert.tasks.kinds import KINDS
 
         if instead := meant(ctx.command_path if ctx else "", wrong[1], KINDS):
-            return f"no such command {wrong[1]!r}: {instead}"
+            return Message("no such command {command!r}: {instead}", wrong[1], instead)
     message = message[:1].lower() + message[1:]
     unknown = re.match(r"No such option: (-\d\S*)", message, re.I)
     if unknown and ctx is not None:
         arguments = [p for p in ctx.command.params if p.param_type_name == "argument"]
         if len(arguments) > 1:  # a folder, then texts
-            return (
-                f"no such option: {unknown[1]}; write -- before texts that begin with a minus "
-                f"sign, as in {ctx.command_path} ... -- {unknown[1]}"
+            return Message(
+                "no such option: {unknown}; write -- before texts that begin with a minus "
+                "sign, as in {command_path} ... -- {unknown}",
+                unknown[1],
+                ctx.command_path,
             )
     if "Did you mean" in message:
-        return message
+        return _of_typer(message)
     if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:
         known = ", ".join(name for name, each in below.items() if not each.hidden)
-        advice = f"; a command comes first, as in {ctx.command_path} {next(iter(below))}"
+        advice = "; a command comes first, as in {command} {other}"
+        advice = Message(advice, ctx.command_path, next(iter(below)))
         if wrong:
-            advice = f"; {ctx.command_path} has {known}"
+            advice = Message("; {command} has {commands}", ctx.command_path, known)
     else:
-        advice = "" if ctx is None else f"; see {ctx.command_path} --help"
-    return f"{message}{advice}"
+        advice = "" if ctx is None else Message("; see {command} --help", ctx.command_path)
+    return _of_typer(message) + advice
+
+
+def _of_typer(text: str) -> Message:
+    """A message of typer as a template with its values, or as it is."""
+    for template in _OF_TYPER:
+        pattern = re.sub(r"\\{\w+\\}", "(.*)", re.escape(template))
+        if match := re.fullmatch(pattern, text, re.DOTALL):
+            return Message(template, *match.groups())
+    return Message("{text}", text)
 
 
 def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
@@ -319,8 +343,8 @@ def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
     if kind.startswith("float_"):
         return "a number"
     if "ge" in limits:
-        return f"{limits['ge']:,} or more"
-    return f"at most {limits['le']:,}" if "le" in limits else None
+        return Message("{limits:,} or more", limits["ge"])
+    return Message("at most {limits:,}", limits["le"]) if "le" in limits else None
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:
@@ -355,10 +379,7 @@ def _exit(message: str, *, start: str = "", command: str = "") -> None:
 
         if not first_to_report():
             sys.exit(2)
-    if not isinstance(message, Message):
-        for known, typed in typed_options.items():
-            message = re.sub(rf"(?<![\w-]){known}(?![\w-])", lambda _, typed=typed: typed, message)
-    message = translated(start) + translated_message(message)
+    message = translated(start) + translated(message)
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
     line = f"{line}: {command}" if command else line
     echo(" ".join(line.split("\n")), err=True)

@@ -11,6 +11,7 @@ from ownbert.checks import between, up_to
 from ownbert.cli import options as o
 from ownbert.cli.command import argument, command_function
 from ownbert.exceptions import InputError, counted
+from ownbert.language.messages import Message
 from ownbert.settings import changed, setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo, print_rows, say
@@ -68,7 +69,7 @@ class BuildCommand(o.TextFiles, o.Quiet):
         with self.counting("texts indexed") as progress:
             given = {**self.given("quiet"), "texts": texts}
             index = build_index(**given, progress=progress, say=self.note)
-        self.saved(f"{counted(len(index), 'text')} indexed", self.output)
+        self.saved(Message("{count} indexed", counted(len(index), "text")), self.output)
 
 
 class FindCommand(o.TextFiles, o.Quiet):
@@ -122,8 +123,8 @@ class FindCommand(o.TextFiles, o.Quiet):
             with self.counting("queries answered") as progress:
                 writer = PredictionWriter(self.output, None, resume=False)
                 count = writer.fill(blocks(queries, _QUERIES), rows, progress)
-            noun = "query" if count == 1 else "queries"
-            self.saved(f"{count:,} {noun} answered", self.output)
+            answered = "{count:,} query answered" if count == 1 else "{count:,} queries answered"
+            self.saved(Message(answered, count), self.output)
             return
         for block in blocks(queries, _QUERIES):
             (print_rows if self.json else _show_hits)(rows(block))
@@ -206,7 +207,7 @@ class TopicsCommand(o.TextFiles, o.Quiet):
             table.add_row(*map(Text, (f"{number}", f"{topic.size:,}", ", ".join(topic.words))))
         console().print(table)
         for path in filter(None, (self.output, self.html)):
-            say(f"saved {path}")
+            say("saved {output}", path)
 
 
 # Printed groups, and characters of each text.
@@ -258,11 +259,11 @@ class DuplicatesCommand(o.TextFiles, o.Quiet):
             return
         rows, near = len(result.kept) + len(result.dropped), len(result.dropped) - result.exact
         say(
-            f"{rows:,} rows, {len(result.dropped):,} of them duplicates: {result.exact:,} exact, "
-            f"{near:,} near"
+            "{rows:,} rows, {count:,} of them duplicates: {exact:,} exact, {near:,} near",
+            *(rows, len(result.dropped), result.exact, near),
         )
         if self.against:
-            say(f"{result.leaks:,} of them duplicate a row of --against")
+            say("{leaks:,} of them duplicate a row of {--against}", result.leaks)
         for group in result.groups[:_GROUPS]:
             for row in group[: _GROUPS + 1]:
                 sign = "+" if row.kept else "-"
@@ -270,9 +271,9 @@ class DuplicatesCommand(o.TextFiles, o.Quiet):
                 echo(f"{sign} {row.similarity:.2f}  {place}  {row.text[:_CHARACTERS]}")
             echo()
         if (more := len(result.groups) - _GROUPS) > 0:
-            say(f"{more:,} more groups; --groups FILE writes all of them")
+            say("{more:,} more groups; {--groups} FILE writes all of them", more)
         for path in filter(None, (self.output, self.groups)):
-            say(f"saved {path}")
+            say("saved {output}", path)
 
 
 class LabelCommand(o.TextFiles, o.Quiet):
@@ -315,4 +316,4 @@ class LabelCommand(o.TextFiles, o.Quiet):
         with self.counting("texts read") as progress:
             given = self.given("encoding", "quiet")
             rows = to_label(**given, progress=progress, say=self.note)
-        self.saved(f"{len(rows):,} texts to label", self.output)
+        self.saved(Message("{count} to label", counted(len(rows), "text")), self.output)

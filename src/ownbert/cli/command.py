@@ -28,7 +28,7 @@ from ownbert.checks import Interval
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.encodings import reading_as
 from ownbert.files.input_files import protected, refuse_same
-from ownbert.language import paragraphs
+from ownbert.language import paragraphs, translated_help
 from ownbert.language.messages import Message, Option
 from ownbert.settings import Setting, dotted_name, setting, settings_of
 from ownbert.terminal import echo
@@ -228,7 +228,9 @@ def _recipe_option(
     """The option for a setting of a recipe, whose value is checked with the recipe; ``rest`` gets
     what --help omits: the option, or a long default."""
     flag = declared.flags(full)[0]
-    shown, default = declared.shown or shown_default(declared.default, flag) or False, None
+    shown = declared.shown or shown_default(declared.default, flag) or False
+    # Now, because typer keeps the text of a message only.
+    shown, default = translated_help(shown) if isinstance(shown, Message) else shown, None
     if isinstance(shown, str) and len(shown) > _LONG:
         shown, default = "see --help-all", shown
     if declared.rare or default:

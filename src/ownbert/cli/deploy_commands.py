@@ -58,10 +58,11 @@ class ExportCommand(o.Quiet):
         parity = export(**self.given("quiet"), say=o.warn)
         if not self.quiet:
             say(
-                f"largest difference {parity.largest_difference:.2g}, lowest cosine "
-                f"{parity.least_cosine:.6f}, on {parity.texts:,} texts"
+                "largest difference {largest_difference:.2g}, lowest cosine {least_cosine:.6f}, "
+                "on {texts:,} texts",
+                *(parity.largest_difference, parity.least_cosine, parity.texts),
             )
-            say(f"saved {self.output}")
+            say("saved {output}", self.output)
 
 
 class QuantizeCommand(o.Quiet):
@@ -100,15 +101,15 @@ class QuantizeCommand(o.Quiet):
         if self.quiet:
             return
         say(
-            f"lowest cosine {parity.least_cosine:.4f}, mean {parity.mean_cosine:.4f}, on "
-            f"{parity.texts:,} texts"
+            "lowest cosine {least_cosine:.4f}, mean {mean_cosine:.4f}, on {texts:,} texts",
+            *(parity.least_cosine, parity.mean_cosine, parity.texts),
         )
         for kind, head in parity.heads.items():
             if (described := head.describe()) is not None:
                 say(f"{kind}: {described}")
         sizes = [f"{size / 1e6:,.1f}" for size in (parity.bytes_before, parity.bytes_after)]
-        say(f"the weights have {sizes[1]} MB instead of {sizes[0]}")
-        say(f"saved {self.output}")
+        say("the weights have {sizes} MB instead of {sizes2}", sizes[1], sizes[0])
+        say("saved {output}", self.output)
 
 
 class ConvertCommand(o.Quiet):
@@ -149,8 +150,12 @@ class ConvertCommand(o.Quiet):
             model = convert(**self.given("quiet"))
         if not self.quiet:
             count = sum(parameter.numel() for parameter in model.parameters())
-            say(f"{model.config.num_hidden_layers} layers, {count:,} parameters")
-            say(f"saved {self.output}")
+            say(
+                "{num_hidden_layers} layers, {count:,} parameters",
+                model.config.num_hidden_layers,
+                count,
+            )
+            say("saved {output}", self.output)
 
 
 class PushCommand(o.Quiet):
@@ -180,7 +185,7 @@ class PushCommand(o.Quiet):
         if self.dry_run:
             say("nothing was uploaded")
         elif not self.quiet:
-            say(f"saved {address}")
+            say("saved {output}", address)
 
 
 class ServeCommand(o.Quiet):

@@ -12,6 +12,7 @@ from ownbert.cli.command import argument
 from ownbert.exceptions import InputError
 from ownbert.files.writing import together, write_text
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.settings import changed, setting
 from ownbert.terminal import console, echo, say
 
@@ -134,7 +135,7 @@ class ExplainCommand(o.TaskRows):
                 budget = BUDGET // expected
                 inside.append(explainer.observe(encoded, choice=choice, budget=budget))
         if explainer.note is not None and not self.network:
-            say(f"note: {explainer.note}", err=True)
+            say("note: {line!t}", explainer.note, err=True)
         self._print(found)
 
         def draw(png: Path) -> str | None:
@@ -146,7 +147,7 @@ class ExplainCommand(o.TaskRows):
         if not self._outputs and not found:
             say("nothing to explain: no words, or nothing found in them", err=True)
         elif explainer.skipped:
-            say(f"warning: {skipped_warning(explainer.skipped)}", err=True)
+            say("warning: {line!t}", skipped_warning(explainer.skipped), err=True)
 
     def _explain_images(self, description: Any, methods: list[str] | None) -> None:
         """Explain the classes of images, on a page or as a picture with the relevance of
@@ -212,9 +213,9 @@ class ExplainCommand(o.TaskRows):
             if self.html is not None:
                 write_page(explanations, self.html, title=self.folder.name, **page)
             if self.png is not None and (warning := draw(self.png)) is not None:
-                say(f"warning: {warning}", err=True)
+                say("warning: {line!t}", warning, err=True)
         for file in self._outputs:
-            say(f"saved {file}", err=self.json)
+            say("saved {output}", file, err=self.json)
 
 
 def _as_line(explanation: Any) -> str:
@@ -262,7 +263,7 @@ def _show_words(explanation: "Explanation", top: int, output: Any) -> None:
         table.add_row(Text(f"  {explanation.word(index)}"), f"{value:+.4f}", Text(bar, style=style))
     output.print(table)
     if explanation.gap is not None:
-        gap = f"not accounted for: {explanation.gap:.1%} of the effect of all words"
+        gap = Message("not accounted for: {gap:.1%} of the effect of all words", explanation.gap)
         output.print(Text(translated(gap), "dim"))
 
 
@@ -318,10 +319,10 @@ class FaithfulnessCommand(o.TaskRows):
             if (best := best_method(curves)) is None:
                 say("no method is better than a random order")
             else:
-                say(f"the most faithful on these rows: {best}")
+                say("the most faithful on these rows: {best}", best)
         if self.output is not None:
             draw_curves(curves, self.output)
-            say(f"saved {self.output}", err=self.json)
+            say("saved {output}", self.output, err=self.json)
 
 
 class RelevanceCommand(o.Command):
@@ -351,5 +352,10 @@ class RelevanceCommand(o.Command):
         given = {**self.given(), "layers": o.numbers("--layers", self.layers)}
         for image in draw_relevance(**given):
             probability = f"{image.probabilities[image.predicted]:.3f}"
-            say(f"{image.name}: {image.answer}, probability {probability}")
-        say(f"saved {self.output}")
+            say(
+                "{texts}: {target}, probability {probability:.3f}",
+                image.name,
+                image.answer,
+                probability,
+            )
+        say("saved {output}", self.output)

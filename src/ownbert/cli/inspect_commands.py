@@ -42,7 +42,7 @@ class DescribeCommand(o.Command):
 
         overview = describe(self.folder, self.text, tokens=self.tokens)
         if (note := network_note(model_folder(self.folder))) is not None:
-            say(f"note: {note}", err=True)
+            say("note: {line!t}", note, err=True)
         if self.json:
             echo(json.dumps(overview.as_json(), ensure_ascii=False, indent=2))
         else:
@@ -104,7 +104,7 @@ class TraceCommand(o.Command):
                 result, inside = trace_and_observe(*place)
         if self.html is not None:
             write_page(result, self.html, inside=inside)
-            say(f"saved {self.html}", err=True)
+            say("saved {output}", self.html, err=True)
         if self.json:
             echo(json.dumps(result.as_json(), ensure_ascii=False))
         elif self.html is None:
@@ -204,7 +204,7 @@ class HeadsCommand(o.Command):
         if self.png is not None:
             figure_class(self.png)
         if (note := network_note(model_folder(self.folder))) is not None:
-            say(f"note: {note}", err=True)
+            say("note: {line!t}", note, err=True)
         columns = ColumnNames(self.text_column, self.second_column, self.label_column)
         given = {"rows": self.rows, "columns": columns, "device": self.device}
         if self.output is None:
@@ -241,9 +241,15 @@ class HeadsCommand(o.Command):
                 echo(json.dumps(vars(measured)))
                 return
             say(
-                f"layers {measured.layers}, heads {measured.heads:,}: "
-                f"{shown_name(measured.metric)} {measured.score:.4f}, "
-                f"{measured.tokens_per_second:,.0f} tokens/s"
+                "layers {layers}, heads {heads:,}: {metric} {score:.4f}, "
+                "{tokens_per_second:,.0f} tokens/s",
+                *(
+                    measured.layers,
+                    measured.heads,
+                    shown_name(measured.metric),
+                    measured.score,
+                    measured.tokens_per_second,
+                ),
             )
 
         how = {"train": self.train, "epochs": self.epochs, "on_round": show}
@@ -255,7 +261,7 @@ class HeadsCommand(o.Command):
                 rounds = pruning.heads(self.prune or 0.0, self.rounds)
         if self.png is not None:
             draw_rounds(rounds, self.png)
-        say(f"saved {output}", err=self.json)
+        say("saved {output}", output, err=self.json)
 
 
 class RunsCommand(o.Command):
@@ -285,7 +291,7 @@ class RunsCommand(o.Command):
             raise InputError("{--json} and {--csv} cannot be combined; use one of them")
         found = find_runs(self.folder, sort=self.sort)
         for line in found.broken:
-            say(f"left out: {line}", err=True)
+            say("left out: {line}", line, err=True)
         if self.json:
             rows = [run.as_json() for run in found.runs]
             echo(json.dumps(rows, ensure_ascii=False, indent=2))
@@ -296,7 +302,7 @@ class RunsCommand(o.Command):
             echo(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
         if self.curves is not None:
             draw(found.runs, self.curves)
-            say(f"saved {self.curves}", err=True)
+            say("saved {output}", self.curves, err=True)
 
 
 class ErrorsCommand(o.LabelledTaskRows):

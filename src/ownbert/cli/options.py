@@ -127,7 +127,7 @@ class Quiet(Command):
     def saved(self, done: str, path: Path) -> None:
         """Print what was done, such as "3 texts embedded", and where it was saved."""
         if not self.quiet:
-            say(f"{done}; saved {path}")
+            say("{done}; saved {output}", done, path)
 
     @contextmanager
     def counting(
@@ -159,11 +159,15 @@ class Quiet(Command):
         # Standard output is reserved for answers; other output is printed above the bar. The bar
         # is transient, because the command prints a summary.
         with Progress(*columns, console=output, expand=True, transient=True) as progress:
-            end = "" if number is None else f" of {number:,}"
             task = progress.add_task(translated(what), total=number)
-            yield lambda count: progress.update(
-                task, completed=count, description=translated(f"{count:,}{end} {what}")
-            )
+
+            def update(count: int) -> None:
+                shown = translated("{count:,} {what!t}", count, what)
+                if number is not None:
+                    shown = translated("{count:,} of {total:,} {what!t}", count, number, what)
+                progress.update(task, completed=count, description=shown)
+
+            yield update
 
 
 class Training(Quiet):

@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from ownbert.language.messages import Message
+
 # Commands by their names elsewhere.
 _COMMANDS = {
     **dict.fromkeys(("train", "learn"), "ownbert fit, ownbert pretrain or ownbert finetune TASK"),
@@ -85,11 +87,12 @@ def meant(group: str, name: str, commands: Collection[str]) -> str | None:
         if name in _TASKS:
             return f"ownbert finetune {_TASKS[name]}"
         if Path(name).suffix:
-            return f"name the task first, such as ownbert finetune classify --train {name}"
+            first = "name the task first, such as ownbert finetune classify --train {file}"
+            return Message(first, name)
         return None
     task = name if name in commands else _TASKS.get(name)
     if name not in _COMMANDS and task is not None:
-        return f"ownbert finetune {task} to train, ownbert predict to use"
+        return Message("ownbert finetune {task} to train, ownbert predict to use", task)
     return _COMMANDS.get(name)
 
 

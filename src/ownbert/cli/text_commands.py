@@ -10,6 +10,7 @@ from ownbert.checks import between
 from ownbert.cli import options as o
 from ownbert.exceptions import counted, percent
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.settings import setting
 from ownbert.terminal import console, say
 
@@ -70,7 +71,7 @@ class VocabCommand(CorpusCommand):
             )
         if not self.quiet:
             say(format_report(report))
-            say(f"saved {self.output}")
+            say("saved {output}", self.output)
 
 
 class PrepareCommand(CorpusCommand):
@@ -146,7 +147,10 @@ class PrepareCommand(CorpusCommand):
             nonlocal started
             if not started and documents and not done and not self.quiet:
                 output.print(
-                    translated(f"resuming after {documents:,} documents finished by a stopped run")
+                    translated(
+                        "resuming after {documents:,} documents finished by a stopped run",
+                        documents,
+                    )
                 )
             started = True
 
@@ -162,7 +166,7 @@ class PrepareCommand(CorpusCommand):
 
             def update(documents: int, done: int, total: int | None) -> None:
                 announce(documents, done)
-                shown = translated(f"{documents:,} documents")
+                shown = translated("{count:,} documents", documents)
                 progress.update(task, description=shown, completed=done, total=total)
 
             yield update
@@ -174,23 +178,37 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
 
     state = "unchanged, kept" if store.reused else "written"
     if store.resumed:
-        state += f", the first {store.resumed:,} documents by a stopped run"
+        first = "{state!t}, the first {count:,} documents by a stopped run"
+        state = Message(first, state, store.resumed)
     documents, sentences = store.documents, store.sentences
     yield (
-        f"{output} contains {counted(documents, 'document')}, {counted(sentences, 'sentence')} "
-        f"and {counted(len(store.tokens), 'token')} ({state})"
+        Message(
+            "{output} contains {documents}, {sentences} and {tokens} ({state})",
+            *(
+                output,
+                counted(documents, "document"),
+                counted(sentences, "sentence"),
+                counted(len(store.tokens), "token"),
+                state,
+            ),
+        )
     )
     if store.tags:
         yield describe_features(store.tags)
     if ends := store.settings["sentence_end"]:
-        yield f"sentences end at: {' '.join(ends)}"
+        yield Message("sentences end at: {ends}", " ".join(ends))
     elif store.settings["kind"] == "blank":
         yield "no sentence-ending token is known; texts are cut by length (--sentence-end)"
     if store.duplicates:
         share = store.duplicates / store.read_documents
-        line = (
-            f"{store.duplicates:,} of {store.read_documents:,} documents ({percent(share)}) repeat "
-            f"an earlier one, {'dropped' if dropped else 'kept'}"
+        line = Message(
+            "{count:,} of {documents:,} documents ({share}) repeat an earlier one, {state!t}",
+            *(
+                store.duplicates,
+                store.read_documents,
+                percent(share),
+                "dropped" if dropped else "kept",
+            ),
         )
         if not dropped and share > MANY_DUPLICATES:
             line += "; remove them with --duplicates drop"

@@ -13,6 +13,7 @@ from ownbert.cli.command import RecipeOptions, argument, command_function
 from ownbert.exceptions import InputError
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.settings import changed, same_setting, setting
 from ownbert.tables.columns import ColumnNames
@@ -264,7 +265,7 @@ class ProbeCommand(o.Quiet):
         given = self.given("layers", "png", "encoding", "quiet")
         scores, source = probe(**given, say=None if self.quiet else self.note)
         if not self.quiet:
-            saved = translated(f"saved {self.output}")
+            saved = translated("saved {output}", self.output)
             metrics = "   ".join(o.named_metrics(scores.values))
             echo(f"{translated(source)}: {metrics}\n{saved}")
 
@@ -287,9 +288,9 @@ class ProbeCommand(o.Quiet):
             echo(f"{translated(source)}:")
             for layer, found in enumerate(scores):
                 metrics = o.named_metrics({name: found.values[name] for name in names})
-                place = translated(f"layer {layer}" if layer else "embeddings")
+                place = translated(Message("layer {count}", layer) if layer else "embeddings")
                 echo("   ".join((f"  {place}", *metrics)))
         if self.png is not None:
             values = [found.values[names[0]] for found in scores]
             draw_layers(values, shown_name(names[0]), self.png)
-            say(f"saved {self.png}")
+            say("saved {output}", self.png)

@@ -161,7 +161,7 @@ class TranslationScoreCommand(Decoding):
         if self.json:
             echo(dumps({"pairs": len(pairs), "bleu": asdict(cased), "lowercase": asdict(lower)}))
             return
-        say(f"{len(pairs):,} pairs")
+        say("{count:,} pairs", len(pairs))
         echo(f"BLEU {cased.score:.2f}  {cased.signature}")
         echo(f"BLEU {lower.score:.2f}  {lower.signature}")
 

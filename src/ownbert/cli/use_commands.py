@@ -13,6 +13,7 @@ from ownbert.cli.command import argument
 from ownbert.exceptions import InputError, counted
 from ownbert.files.writing import together
 from ownbert.language import translated
+from ownbert.language.messages import Message, join
 from ownbert.settings import changed, setting
 from ownbert.tables.columns import ColumnNames
 from ownbert.terminal import console, echo, print_rows, say
@@ -116,7 +117,7 @@ class PredictCommand(o.Abstaining, o.TaskRows, o.Ray, o.Quiet):
             count = run_on_ray(
                 "predict", self.folder, names, self.output, progress=progress, **given
             )
-        self.saved(f"{counted(count, 'row')} predicted", self.output)
+        self.saved(Message("{count} predicted", counted(count, "row")), self.output)
 
     def _predict_to_file(self, inputs: Any, given: dict[str, Any]) -> None:
         from ownbert.inference.predict import count_rows, predict
@@ -132,7 +133,7 @@ class PredictCommand(o.Abstaining, o.TaskRows, o.Ray, o.Quiet):
         with self.counting("rows predicted", total) as progress:
             count = predict(self.folder, inputs, self.output, progress=progress, **given)
         written = self.output if shard is None else shard.path(self.output)
-        self.saved(f"{counted(count, 'row')} predicted", written)
+        self.saved(Message("{count} predicted", counted(count, "row")), written)
 
     def _print_predictions(self, inputs: Any, top_k: Any) -> None:
         from ownbert.inference.engines import Compute, say_each
@@ -243,7 +244,7 @@ class EvaluateCommand(o.Abstaining, o.LabelledTaskRows, o.Quiet):
             _show_scores(scores)
 
     def _warn(self, text: str) -> None:
-        self.note(text if text.startswith(_MARKS) else f"warning: {text}")
+        self.note(text if text.startswith(_MARKS) else Message("warning: {line!t}", text))
 
 
 def _show_scores(scores: "Scores") -> None:
@@ -253,13 +254,13 @@ def _show_scores(scores: "Scores") -> None:
     if scores.labels:
         _show_labels(scores)
     if confused := most_confused(scores):
-        echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
+        say("most often confused: {confused}\n", join(confused, "; "))
     for level in scores.levels:
-        line = f"level {level.level} of the labels, {level.labels:,} different: "
-        echo(translated(line + ", ".join(o.named_metrics(level.values))))
+        line = "level {level} of the labels, {labels:,} different: {metrics}"
+        say(line, level.level, level.labels, list(o.named_metrics(level.values)))
     if (ranking := scores.ranking) is not None and ranking.complete:
-        lift = f"lift {ranking.lift(0.1):.2f} in the first 10% of rows"
-        echo(translated(f"positive label: {ranking.positive}; {lift}") + "\n")
+        line = "positive label: {label}; lift {lift:.2f} in the first 10% of rows\n"
+        say(line, ranking.positive, ranking.lift(0.1))
     echo("   ".join(o.named_metrics(scores.values)))
 
 
@@ -278,8 +279,7 @@ def _show_labels(scores: "Scores") -> None:
         table.add_row(Text(row.label), *figures, f"{row.support:,}")
     console().print(table)
     if (more := len(scores.labels) - _LABELS) > 0:
-        labels = "label" if more == 1 else "labels"
-        say(f"and {more:,} more {labels}; -o metrics.json has them all")
+        say("and {labels} more; -o metrics.json has them all", counted(more, "label"))
     echo()
 
 
@@ -341,7 +341,7 @@ class EmbedCommand(o.Ray, o.Quiet):
                 count = run_on_ray(
                     "embed", self.folder, self.texts, self.output, progress=progress, **given
                 )
-            self.saved(f"{counted(count, 'text')} embedded", self.output)
+            self.saved(Message("{count} embedded", counted(count, "text")), self.output)
             return
         if self.resume:
             raise InputError(
@@ -367,7 +367,7 @@ class EmbedCommand(o.Ray, o.Quiet):
         with self.counting("texts embedded", lambda: total) as progress:
             count = embed(self.folder, inputs, self.output, progress=progress, **given)
         written = self.output if shard is None else shard.path(self.output)
-        self.saved(f"{counted(count, 'text')} embedded", written)
+        self.saved(Message("{count} embedded", counted(count, "text")), written)
 
 
 class ScoreCommand(o.TextFiles, o.Quiet):
@@ -450,23 +450,23 @@ class ScoreCommand(o.TextFiles, o.Quiet):
                 given |= {**columns.settings(), "resume": self.resume, "shard": shard}
                 count = score(self.folder, inputs, self.output, **given)
         if self.normal and not self.quiet:
-            say(f"saved {self.folder / NORMAL}", err=not to_file)
+            say("saved {output}", self.folder / NORMAL, err=not to_file)
         if rows is not None and html is None:
             print_rows(rows)
         elif rows is not None:
             for _ in rows:  # the page collects the rows
                 pass
-        done = f"{counted(count or unusual.count, 'text')} scored"
+        done = Message("{count} scored", counted(count or unusual.count, "text"))
         # A resumed run has seen only the last texts.
         if unusual.flagged is not None and unusual.count >= count:
-            done += f", {unusual.flagged:,} flagged"
+            done += Message(", {count:,} flagged", unusual.flagged)
         if to_file and inputs is not None:
             self.saved(done, self.output if shard is None else shard.path(self.output))
         if html is not None:
             unusual.write(html, title=self.folder.name)
             if not self.quiet:
-                start = "" if to_file else f"{done}; "
-                say(f"{start}saved {html}", err=not to_file)
+                template = "saved {output}" if to_file else "{done}; saved {output}"
+                say(template, *([] if to_file else [done]), html, err=not to_file)
 
 
 _BAR = 24  # characters of the longest bar
@@ -530,7 +530,7 @@ class FillCommand(o.Command):
 
         def where(number: int) -> str:
             line = lines[number - 1]
-            return f"text {line}" if isinstance(given, list) else place(source, line)
+            return Message("text {line}", line) if isinstance(given, list) else place(source, line)
 
         return not_empty(stripped(), _NOTHING), where
 
@@ -541,9 +541,9 @@ def _show_filled(filled: "Filled", output: Any) -> None:
     output.print(Text(filled.text, style="bold"))
     for number, mask in enumerate(filled.masks, 1):
         if len(filled.masks) > 1:
-            output.print(Text(translated(f"mask {number} of {len(filled.masks)}")))
+            output.print(Text(translated("mask {number} of {count}", number, len(filled.masks))))
         output.print(_candidates(mask))
-    output.print(Text(translated(f"filled: {filled.filled}")))
+    output.print(Text(translated("filled: {filled}", filled.filled)))
 
 
 def _candidates(mask: "Mask") -> Any:
@@ -583,4 +583,4 @@ class MergeCommand(o.Quiet):
 
         with self.counting("rows joined") as progress:
             count = merge(self.output, parts=self.parts, progress=progress)
-        self.saved(f"{counted(count, 'row')} joined", self.output)
+        self.saved(Message("{count} joined", counted(count, "row")), self.output)

@@ -20,6 +20,7 @@ from ownbert.config import ACTIVATIONS, RATE_CHECK, WIDTH_CHECK
 from ownbert.config.position_kinds import KINDS, POSITIONS, PositionKind
 from ownbert.config.variants import Disentangled, Image, Mobile
 from ownbert.exceptions import InputError, in_short
+from ownbert.language.messages import Message
 
 NORMS = ("layer_norm", "rms_norm")
 # Segment ids of ``transformer_xl``: XLNet's two texts, <cls> and padding, with room for the ids of
@@ -41,7 +42,9 @@ _LARGEST_BASE = 1e15
 # With a kernel of three tokens the weights are uniform long before this.
 WIDEST_BLUR = 100
 _LAYERS = count(1, limits.LAYERS)
-_BASE = number_in(Interval(1, _LARGEST_BASE, "(]", f"more than 1 and at most {_LARGEST_BASE:,}"))
+_BASE = number_in(
+    Interval(1, _LARGEST_BASE, "(]", Message("more than 1 and at most {most:,}", _LARGEST_BASE))
+)
 # The options that turn an encoder into an XLNet (Yang et al. 2019).
 XLNET_STRUCTURE: Mapping[str, Any] = {
     "type_vocab_size": 0,

@@ -20,6 +20,7 @@ from ownbert.files.encodings import reads_encoding
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.files.input_files import protected, refuse_same
 from ownbert.files.json_files import write_json
+from ownbert.language.messages import Message
 from ownbert.tables.texts_or_files import corpus_files
 from ownbert.text.bert_rules import (
     CONTINUATION,
@@ -369,9 +370,12 @@ def _is_vowel_sign(character: str) -> bool:
 
 
 def _too_long(long: int, words: int) -> str:
-    return (
-        f"{long:,} of {words:,} words have over {LONGEST_WORD} characters, which BERT tokenizers "
-        "do not read as words: separate words, ids or codes by spaces"
+    return Message(
+        "{long:,} of {words:,} words have over {longest_word} characters, which BERT "
+        "tokenizers do not read as words: separate words, ids or codes by spaces",
+        long,
+        words,
+        LONGEST_WORD,
     )
 
 

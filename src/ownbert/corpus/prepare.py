@@ -34,6 +34,7 @@ from ownbert.corpus.text_encoding import ChunkEncoder, EncodedChunk
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import GZIP_MAGIC
 from ownbert.files.writing import WriteFailed, explained
+from ownbert.language.messages import Message
 from ownbert.tables.tables import kind_of
 from ownbert.text.tokenizer import Tokenizer
 
@@ -140,10 +141,11 @@ class _Worker:
 
     def _worker_died(self) -> WorkerDied:
         code = self.process.wait()
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        how = "by signal {code}" if code < 0 else "with code {code}"
         return WorkerDied(
-            f"a process of --processes ended {how} (out of memory?); finished work is kept: "
-            "run the same command again to resume, with fewer --processes if necessary"
+            "a process of {--processes} ended {how} (out of memory?); finished work is kept: run "
+            "the same command again to resume, with fewer {--processes} if necessary",
+            Message(how, abs(code)),
         )
 
     def end(self) -> None:
@@ -251,10 +253,10 @@ def write_store(
             except KeyboardInterrupt:
                 message = "interrupted; no incomplete output was left"
                 if writer.saved:
-                    message = (
-                        f"interrupted; {writer.saved:,} finished documents are kept in "
-                        f"{work.folder.name} next to the output: run the same command again to "
-                        "resume"
+                    message = Message(
+                        "interrupted; {documents:,} finished documents are kept in {name} next to "
+                        "the output: run the same command again to resume",
+                        *(writer.saved, work.folder.name),
                     )
                 raise KeyboardInterrupt(message) from None
             finally:
@@ -360,7 +362,7 @@ def _save(tokenizer: Tokenizer, folder: Path) -> None:
     try:
         tokenizer.save(folder)
     except InputError as error:
-        raise WriteFailed(str(error)) from error
+        raise WriteFailed(error.message) from error
 
 
 def _total_bytes(files: Sequence[Path]) -> int | None:

@@ -353,7 +353,9 @@ def _read_index(folder: Path) -> dict[str, Any]:
         if index["format"] == FORMAT:
             _INDEX_KEYS(str(path), index)
     except InputError as error:
-        raise InputError(f"{path} is damaged; prepare the store again: {error}") from None
+        raise InputError(
+            "{path} is damaged; prepare the store again: {error}", path, error
+        ) from None
     return index
 
 

@@ -37,7 +37,7 @@ from ownbert.inference.exported_network import CRF
 from ownbert.inference.finished_files import MODULES, copy_files, network_files, require_inside
 from ownbert.inference.opened import list_members
 from ownbert.language import translated
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead, TokenHead
@@ -269,7 +269,7 @@ def export(
         require_float(description.values, folder)
         model = load(description, heads=() if sentences else None)
         notes = list(notes_of(source, model))
-        say_each((f"note: {note}" for note in notes), say)
+        say_each((Message("note: {line!t}", note) for note in notes), say)
         if to == "openvino" and any(getattr(head, "ngrams", None) for head in model.heads.values()):
             raise InputError(
                 "{folder} reads hashed n-grams, whose 64-bit integers OpenVINO does not "
@@ -324,8 +324,11 @@ def notes_of(source: Path, model: Model) -> Iterator[str]:
     for head in model.heads.values():
         if isinstance(head, TokenHead) and head.crf is not None:
             yield (
-                "the tags of a text are decoded jointly; the logits score each token separately, "
-                f"and {CRF} has the transition scores of tags"
+                Message(
+                    "the tags of a text are decoded jointly; the logits score each token "
+                    "separately, and {crf} has the transition scores of tags",
+                    CRF,
+                )
             )
         if isinstance(head, ClassificationHead) and head.segments is not None:
             yield (

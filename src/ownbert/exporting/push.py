@@ -8,6 +8,7 @@ from ownbert.exceptions import InputError, needing
 from ownbert.hub import PREFIX, is_name, reason
 from ownbert.inference.engines import Say, say_each
 from ownbert.inference.finished_files import REPORTS, finished_files, require_inside
+from ownbert.language.messages import Message
 from ownbert.run.file_names import BLEND, ENSEMBLE
 from ownbert.views import LINEAR
 
@@ -60,14 +61,14 @@ def push(
     require_inside(path, files, cached=False)
     sizes = [(path / file).stat().st_size for file in files]
     lines = [f"{size:>15,}  {file.as_posix()}" for file, size in zip(files, sizes, strict=True)]
-    lines.append(f"{len(files):,} files, {sum(sizes):,} bytes")
+    lines.append(Message("{count:,} files, {sizes:,} bytes", len(files), sum(sizes)))
     uploaded = {file.parts[0] for file in files}
     left = [p.name + "/" * p.is_dir() for p in path.iterdir() if p.name not in uploaded]
     if left:
-        more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
-        lines.append(f"not uploaded: {', '.join(sorted(left)[:_SHOWN])}{more}")
+        more = Message(" and {count:,} more", len(left) - _SHOWN) if len(left) > _SHOWN else ""
+        lines.append(Message("not uploaded: {files}{more}", ", ".join(sorted(left)[:_SHOWN]), more))
     if any(file.name.startswith(f"{LINEAR}.") for file in files):
-        lines.append(f"note: {_WORDS}")
+        lines.append(Message("note: {line!t}", _WORDS))
     say_each(lines, say)
     if dry_run:
         return f"{os.environ.get('HF_ENDPOINT', _HUB)}/{name}"

@@ -26,6 +26,7 @@ from ownbert.inference.blend import network_note
 from ownbert.inference.engines import say_each
 from ownbert.inference.finished_files import MODULES, network_files
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import POOLINGS as POOLING_LAYERS
@@ -72,10 +73,12 @@ class PredictionParity:
     def describe(self) -> str | None:
         """How much the predictions change, in words; None if unknown."""
         if self.error is not None:
-            return f"values change by {self.error:.1%} of their standard deviation"
+            return Message("values change by {error:.1%} of their standard deviation", self.error)
         if self.equal is None:
             return None
-        return f"{self.equal:,} of {self.answers:,} predictions are the same"
+        return Message(
+            "{equal:,} of {answers:,} predictions are the same", self.equal, self.answers
+        )
 
 
 @dataclass
@@ -150,11 +153,14 @@ def quantize(
         say_each(filter(None, (given.warning,)), say)
         if say is not None and products_here() == NONE:
             say(
-                f"note: {target} will be smaller but no faster on this processor, which does not "
-                "multiply 8-bit numbers faster than floats"
+                Message(
+                    "note: {target} will be smaller but no faster on this processor, which does "
+                    "not multiply 8-bit numbers faster than floats",
+                    target,
+                ),
             )
         if say is not None and (note := network_note(source)) is not None:
-            say(f"note: {note}")
+            say(Message("note: {line!t}", note))
         # Every other text is for calibration; a single text is for both.
         measured, compared = given.examples[::2], given.examples[1::2] or given.examples
         smooth = _smooth(model, measured)
@@ -180,11 +186,15 @@ def quantize(
             _write_card(new, name, source, description, parity)
         far = [o.describe() for k, o in parity.heads.items() if k in _ANSWERS and not o.near]
         if parity.least_cosine < _NEAR:
-            far.insert(0, f"lowest cosine {parity.least_cosine:.4f}")
+            far.insert(0, Message("lowest cosine {least_cosine:.4f}", parity.least_cosine))
         if say is not None and far:
             say(
-                f"warning: {target} is not close to the float model ({far[0]}); compare both with "
-                "ownbert evaluate"
+                Message(
+                    "warning: {target} is not close to the float model ({far}); compare both with "
+                    "ownbert evaluate",
+                    target,
+                    far[0],
+                ),
             )
         return parity
 

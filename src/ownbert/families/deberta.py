@@ -97,7 +97,9 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
 def _require(values: Mapping[str, Any], key: str, expected: Any) -> None:
     """Raise ``InputError`` unless a width has the only value that works in Transformers."""
     if values.get(key, expected) != expected:
-        raise InputError(f"{key} is {in_short(values[key])}; it must be {expected}")
+        raise InputError(
+            "{key} is {values}; it must be {expected}", key, in_short(values[key]), expected
+        )
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

@@ -148,7 +148,9 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
     """Encoder, decoder, and whether they and the generator share their embeddings."""
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
-            raise InputError(f"{key} is {values[key]!r}; it must be {allowed[0]!r}")
+            raise InputError(
+                "{key} is {values!r}; it must be {allowed!r}", key, values[key], allowed[0]
+            )
     if "vocab_size" not in values:
         raise InputError("vocab_size is missing")
     act = values.get("activation_function", "gelu")

@@ -122,13 +122,13 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
         InputError: the output is an input, under any name, or a model file in an input folder.
     """
     if output is not None and _identity(output) in _identities(sources):
-        raise InputError(f"{output} is {_IS_INPUT}")
+        raise InputError("{output} is {is_input}", output, _IS_INPUT)
 
 
 def refuse_input(path: Path) -> None:
     """Raise ``InputError`` if ``path`` is an input of the enclosing ``protected`` block."""
     if _identity(path) in _protected.get():
-        raise InputError(f"{path} is {_IS_INPUT}")
+        raise InputError("{path} is {is_input}", path, _IS_INPUT)
 
 
 @contextlib.contextmanager

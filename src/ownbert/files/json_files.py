@@ -126,4 +126,4 @@ def _parsed(
             reason = "it is nested too deeply"
         elif isinstance(error, OverflowError) or "integer string conversion" in reason:
             reason = "a whole number has too many digits"
-        raise InputError(f"{source} is not {language}: {reason}") from None
+        raise InputError("{source} is not {language}: {reason}", source, language, reason) from None

@@ -61,4 +61,6 @@ def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
     except _NPZ_ERRORS as error:
         objects = "Object arrays" in str(error)
         reason = "it contains objects" if objects else "it is damaged, or no npz file"
-        raise InputError(f"{path} cannot be read ({reason}); {needed}") from None
+        raise InputError(
+            "{path} cannot be read ({reason}); {needed}", path, reason, needed
+        ) from None

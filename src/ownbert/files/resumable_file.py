@@ -27,7 +27,7 @@ from ownbert.files.writing import (
     refuse_unwritable,
     remove_empty,
 )
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 
 Item = TypeVar("Item")
 
@@ -170,7 +170,7 @@ class ResumableFile:
     def _kept(self) -> str:
         if not (self.done and self.keeps):
             return ""
-        return f"; {self.done:,} predictions are kept in {self.part}"
+        return Message("; {count:,} predictions are kept in {file}", self.done, self.part)
 
 
 def require_identity(made_for: Mapping[str, Any] | None, *, resume: bool) -> None:
@@ -214,7 +214,7 @@ def saying_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
         raise InputError("{error}{kept}", error, kept()) from error
     except KeyboardInterrupt:
         way = "; run the same command with --resume to continue" if kept() else ""
-        raise KeyboardInterrupt(f"interrupted{kept()}{way}") from None
+        raise KeyboardInterrupt(Message("interrupted{kept}{way!t}", kept(), way)) from None
 
 
 def first_read(blocks: Iterable[Item]) -> Iterator[Item]:

@@ -164,7 +164,7 @@ def _lines(
                 if line.startswith(UTF8_BOM):  # overrides the given encoding
                     line, encoding = line.removeprefix(UTF8_BOM), UTF8
                 if (kind := _binary_kind(start)) and min(line) < _FIRST_OF_TEXT:
-                    raise InputError(Message("{path} is not text but {kind}", path, kind))
+                    raise InputError("{path} is not text but {kind!t}", path, kind)
             try:
                 yield number, line.decode(encoding)
             except UnicodeDecodeError as error:
@@ -231,8 +231,10 @@ def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[N
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        where = f"after line {number}" if (number := lines()) else "at its start"
-        raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
+        where = Message("after line {number}", number) if (number := lines()) else "at its start"
+        raise InputError(
+            "{path}: the gzip data is damaged or cut short {where}", path, where
+        ) from error
     except FileNotFoundError as error:
         raise InputError("no such file: {path}", path) from error
     except IsADirectoryError as error:
@@ -272,7 +274,7 @@ def _undecodable(
             return Message("{path} is UTF-16: give {--encoding utf-16}, or save it as UTF-8", path)
         return Message("{path} is UTF-16: save it as UTF-8", path)
     if kind := _binary_kind(start):
-        return Message("{path} is not text but {kind}", path, Message(kind))
+        return Message("{path} is not text but {kind!t}", path, kind)
     byte, shown = line[error.start], "UTF-8" if encoding == UTF8 else encoding
     if hint and encoding == UTF8:
         return Message(

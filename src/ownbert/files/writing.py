@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from ownbert.exceptions import InputError
 from ownbert.files.input_files import refuse_input
+from ownbert.language.messages import Message
 
 WRITE_FAILURES = frozenset(
     code
@@ -38,7 +39,9 @@ def explained(output: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in WRITE_FAILURES:
-            raise WriteFailed(f"cannot write {output}: {error.strerror}") from error
+            raise WriteFailed(
+                Message("cannot write {output}: {reason}", output, error.strerror)
+            ) from error
         raise
 
 

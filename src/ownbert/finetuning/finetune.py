@@ -17,6 +17,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.row_checks import check_rows, label_counts
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.settings import accepts_settings, recipe_values, resolve
@@ -89,7 +90,7 @@ def finetune(
         )
         if resume and folder.finished:
             Display("finetune", quiet=quiet).say(
-                f"{output} is finished: nothing is left to do; start over with --overwrite"
+                "{output} is finished: nothing is left to do; start over with {--overwrite}", output
             )
             return load_finetuned(folder.path)[1]
         stack.enter_context(reading_as(recipe.data.encoding))
@@ -173,10 +174,10 @@ def preview_finetuning(
         for part in run.splits.parts[1:]:
             others = run.splits.split.named(part.source) if part.source else {}
             if columns := run.task.describe_columns(part.source, others.values()):
-                lines.append(f"columns, {part.name}: {columns}")
+                lines.append(Message("columns, {name}: {columns}", part.name, columns))
         for part in run.splits.parts:
             if shares := label_shares(run.task, part.rows):
-                lines.append(f"labels, {part.name}: {shares}")
+                lines.append(Message("labels, {name}: {shares}", part.name, shares))
         lines += run.builder.describe(run.splits.train_data, run.task.unit)
         for finding in check_rows(*run.splits.parts):
             lines.append(f"{'warning' if finding.severe else 'note'}: {finding.line}")
@@ -199,9 +200,9 @@ def label_shares(task: Task, rows: Sequence[Row]) -> str:
         return task.label_distribution(rows)
     counts = label_counts(rows, task.labels).most_common()
     shown = [f"{label} {count:,} ({percent(count / len(rows))})" for label, count in counts]
-    return (
-        f"{len(shown)} in all; the most frequent: {', '.join(shown[:_FREQUENT])}; "
-        f"the rarest: {', '.join(shown[-_RARE:])}"
+    return Message(
+        "{count} in all; the most frequent: {frequent}; the rarest: {rare}",
+        *(len(shown), shown[:_FREQUENT], shown[-_RARE:]),
     )
 
 

@@ -17,6 +17,7 @@ from ownbert.figures import CJK_FONTS, PLAIN_FONT, fitting_fonts, installed_figu
 from ownbert.finetuning.row_checks import LabelledSplit, label_counts
 from ownbert.hub import PREFIX
 from ownbert.language import translated
+from ownbert.language.messages import Message, names_of
 from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.run.model_card import (
     MAX_ROWS,
@@ -79,6 +80,9 @@ def write_card(
         "family": description.family.model_type,
         "model_type": description.values.get("model_type"),
         "labels": description.labels,
+        "heading": Message(
+            task.label_heading, *(len(description.labels) for _ in names_of(task.label_heading))
+        ),
         "data": _data(parts, description.labels),
         "settings": table(("setting", "value"), in_words(_settings(recipe))),
         "metrics": _metrics(metrics, labels) if metrics else "",
@@ -124,12 +128,12 @@ def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> str:
 def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
     """The most important settings, then all others with non-default values."""
     yield "learning rate", f"{recipe.optim.learning_rate:g}"
-    yield "epochs", f"{recipe.run.epochs} at most"
+    yield "epochs", Message("{epochs} at most", recipe.run.epochs)
     if recipe.run.max_steps is not None:
-        yield "steps", f"{recipe.run.max_steps:,} at most"
+        yield "steps", Message("{max_steps:,} at most", recipe.run.max_steps)
     yield "batch size", str(recipe.data.batch_size)
     if recipe.data.max_length is not None:
-        yield "longest input", f"{recipe.data.max_length} tokens"
+        yield "longest input", Message("{max_length} tokens", recipe.data.max_length)
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
     if recipe.data.labels_per_class is not None:
@@ -143,7 +147,7 @@ def _metrics(metrics: Mapping[str, Sequence[float]], labels: Sequence[LabelScore
     blocks, shown = [table(("metric", "value"), named)], labels
     if len(labels) > MAX_ROWS:
         shown = sorted(labels, key=lambda score: score.f1)
-        blocks.append(f"By label, the {MAX_ROWS} with the lowest F1:")
+        blocks.append(Message("By label, the {max_rows} with the lowest F1:", MAX_ROWS))
     rows = [
         (
             s.label,
@@ -196,7 +200,10 @@ def most_confused(scores: Scores) -> list[str]:
     """The most frequent confusions in words ("film taken for album: 12"), one line each; empty
     without a confusion matrix."""
     labels, pairs = [score.label for score in scores.labels], scores.confusions(_CONFUSED)
-    return [f"{labels[i]} predicted as {labels[j]}: {rows:,}" for i, j, rows in pairs]
+    return [
+        Message("{labels} predicted as {labels2}: {rows:,}", labels[i], labels[j], rows)
+        for i, j, rows in pairs
+    ]
 
 
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FONTS) -> str | None:
@@ -217,9 +224,10 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     family = fitting_fonts(map(_short_label, labels), fonts)
     if family is None:
         family, labels = [PLAIN_FONT], [str(i) for i in range(len(labels))]
-        warning = (
-            f"{path.name}: no installed font has the labels' characters; it shows their numbers "
-            "(id2label in config.json)"
+        warning = Message(
+            "{file}: no installed font has the labels' characters; it shows their numbers "
+            "(id2label in config.json)",
+            path.name,
         )
     count = len(labels)
     side = min(11.0, max(2.2, count * (0.55 if count <= _NUMBERS else 0.27)))
@@ -241,7 +249,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FON
     _names(axis, named, labels, font, family)
     _bar(figure, image, figure.add_axes((1 + 0.15 / side, 0, 0.13 / side, 1)))
     if len(named) < count:
-        words = f"the {len(named)} most confused of {count} labels are shown"
+        words = Message("the {count} most confused of {count2} labels are shown", len(named), count)
         axis.set_title(words, fontsize=9, loc="left")
     # Same as bbox_inches="tight", without drawing everything twice.
     box = figure.get_tightbbox().padded(0.1)

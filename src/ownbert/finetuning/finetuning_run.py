@@ -14,7 +14,7 @@ from typing import Any
 from ownbert.batches.loader import Loader
 from ownbert.batches.word_features import describe_features
 from ownbert.checkpoint import save
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, counted
 from ownbert.files.text_files import own_text
 from ownbert.files.writing import make_folder
 from ownbert.finetuning.default_settings import (
@@ -37,6 +37,7 @@ from ownbert.finetuning.linear_baseline import (
 )
 from ownbert.finetuning.row_checks import check_rows
 from ownbert.inference.row_summary import write_training_rows
+from ownbert.language.messages import Message, Option
 from ownbert.nn.model import Model
 from ownbert.nn.variants.ngram_embeddings import RATE_OF_FEW, ngram_tables
 from ownbert.objectives.learner import Learner
@@ -314,7 +315,12 @@ class FinetuningRun(TrainingRun):
             raise InputError("task.ngrams is trained in one process; run it without torchrun")
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
         if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
-            say(f"{recipe.model.folder} has a head for other labels; a new one is initialised")
+            say(
+                Message(
+                    "{folder} has a head for other labels; a new one is initialised",
+                    recipe.model.folder,
+                ),
+            )
         if self.keeps_head:
             self.task.begin(model)
         model = model.to(self.device)
@@ -388,14 +394,20 @@ class FinetuningRun(TrainingRun):
             scores = replace(scores, values=values)
         if best is not None:
             name = shown_name(self.monitor.metric)
-            line = f"best dev {name} {best['value']:.3f} at step {best['step']:,}"
+            line = Message(
+                "best dev {metric!t} {value:.3f} at step {step:,}",
+                name,
+                best["value"],
+                best["step"],
+            )
             if self.splits.sample is not None:
-                line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
+                all_rows = " on the sample, {value:.3f} on all rows"
+                line += Message(all_rows, self.metrics[self.monitor.metric])
             job.display.say(line)
         if line := self._still_rising(job, output):
             job.display.say(line)
         for line in () if scores is None else (*self.task.missed, *scores.warnings):
-            job.display.say(f"warning: {line}")
+            job.display.say(Message("warning: {line!t}", line))
         checked = self._check_precision(model)
         model = self._save_model(model, output)
         if checked is not None:
@@ -431,9 +443,10 @@ class FinetuningRun(TrainingRun):
             gain = -gain / (abs(scores[-2]) or 1)
         if gain < _STILL_RISES:
             return ""
-        direction = "falling" if self.monitor.lower else "rising"
-        epochs = 2 * (self.recipe.run.epochs or 0)
-        return f"the dev score was still {direction}: try --epochs {epochs}"
+        epochs = Option("--epochs", 2 * (self.recipe.run.epochs or 0))
+        if self.monitor.lower:
+            return Message("the dev score was still falling: try {epochs}", epochs)
+        return Message("the dev score was still rising: try {epochs}", epochs)
 
     def _check_precision(self, model: Model) -> PrecisionCheck | None:
         """Compare bfloat16 with float32, if the processor supports bfloat16."""
@@ -484,21 +497,27 @@ class FinetuningRun(TrainingRun):
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
         if steps:
-            duration = f"{steps:,} step{'s' if steps > 1 else ''}"
+            duration = counted(steps, "step")
         else:
-            duration = f"{epochs} epoch{'s' if epochs != 1 else ''}"
+            duration = counted(epochs or 0, "epoch")
         minutes = self.recipe.run.max_minutes
-        return f"{duration} or {minutes:g} minutes" if minutes else duration
+        return (
+            Message("{duration} or {minutes:g} minutes", duration, minutes) if minutes else duration
+        )
 
     def summary(self) -> list[str]:
         recipe, task, splits = self.recipe, self.task, self.splits
-        start = "scratch" if recipe.model.new else recipe.model.folder
+        start = Message("scratch") if recipe.model.new else recipe.model.folder
         dev = "no" if splits.dev_rows is None else f"{len(splits.dev_rows):,}"
-        labels = f", {len(task.labels)} {task.label_unit}" if len(task.labels) > 1 else ""
+        labels = Message(", {count} {unit!t}", len(task.labels), task.label_unit)
         lines = [
-            f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
-            f"{self._duration()} of batches of {recipe.data.batch_size} on "
-            f"{recipe.run.device} in {recipe.run.precision}",
+            Message(
+                "{train:,} training and {dev!t} dev {unit!t}{labels}, from {start}; {duration} of "
+                "batches of {size} on {device} in {precision}",
+                *(len(splits.train_rows), dev, task.unit, labels if len(task.labels) > 1 else ""),
+                *(start, self._duration()),
+                *(recipe.data.batch_size, recipe.run.device, recipe.run.precision),
+            ),
             *splits.columns_read(),
             *task.notes(),
             *splits.notes,
@@ -507,22 +526,29 @@ class FinetuningRun(TrainingRun):
             lines.append("rare labels have more weight (--class-weights equal turns this off)")
         if self.given.model.head_init == "linear" and not self.starts_linear:
             lines.append(
-                "--head-init linear has no effect: it is for new heads of classify, multilabel and "
-                f"regress without --ngrams, and for up to {MOST_TOKENS:,} tokens of training rows"
+                Message(
+                    "{--head-init} linear has no effect: it is for new heads of classify, "
+                    "multilabel and regress without {--ngrams}, and for up to {most_tokens:,} "
+                    "tokens of training rows",
+                    MOST_TOKENS,
+                )
             )
         lines += self._describe_features()
         lines += [*splits.truncation_warnings(), *splits.unknown_warnings()]
         if splits.sample is not None:
             lines.append(
-                f"evaluates {len(splits.sample):,} of the dev {task.unit} during training, "
-                "all of them at the end"
+                Message(
+                    "evaluates {count:,} of the dev {unit!t} during training, all of them at the "
+                    "end",
+                    *(len(splits.sample), task.unit),
+                )
             )
         if splits.dev_rows is None:
             lines.append(
                 "no --dev: all epochs are run and the last weights are saved, whether or not they "
                 "are the best"
             )
-        return lines + [f"warning: {line}" for line in task.warnings()]
+        return lines + [Message("warning: {line!t}", line) for line in task.warnings()]
 
     def _describe_features(self) -> Iterator[str]:
         """The columns of word features, and whether they continue those of pretraining."""
@@ -532,11 +558,15 @@ class FinetuningRun(TrainingRun):
         if not known:
             return
         if self.task.pretrained_head(self.description):
-            yield f"they start from those of {folder}"
+            yield Message("they start from those of {folder}", folder)
         elif self.task.features:
             yield (
-                f"they start from scratch: {folder} was trained with others (columns {known}, or "
-                "another --feature-size)"
+                Message(
+                    "they start from scratch: {folder} was trained with others (columns "
+                    "{options}, or another {--feature-size})",
+                    folder,
+                    known,
+                )
             )
 
     def warnings(self) -> Iterator[str]:

@@ -12,7 +12,7 @@ from ownbert.batches.masking import Masking, ordinary_tokens
 from ownbert.checkpoint.description import ANSWERS
 from ownbert.exceptions import InputError
 from ownbert.finetuning.row_checks import LabelledSplit
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.nn.model import Model
 from ownbert.nn.prepack import prepack_for_heads
 from ownbert.objectives.objective import Objective
@@ -158,7 +158,7 @@ class LabelledSplits:
             one if isinstance(one, MemoryTable) else file
             for one, file in zip(self.tables, files, strict=True)
         )
-        known = f"the training data {source}".rstrip()
+        known = Message("the training data {source}", source).rstrip()
         if not learnt:
             task.learn(self.train_rows, source)
             task.learn_features(self.train_rows)
@@ -216,7 +216,7 @@ class LabelledSplits:
         if times is not None:
             keys = [self.task.fold_keys(row) for row in rows]
             earlier, latest = split_by_time(times.numbers, keys, train)
-            self.notes.append(f"times: {times.period(earlier, latest)}")
+            self.notes.append(Message("times: {period}", times.period(earlier, latest)))
             self._note_left_out(len(rows) - len(earlier) - len(latest))
             drawn = draw_rows([rows[i] for i in earlier], self.recipe)
             return drawn, [rows[i] for i in latest]
@@ -260,9 +260,10 @@ class LabelledSplits:
     def _note_left_out(self, count: int) -> None:
         if count:
             shared = "a group" if self.split.time is None else "a text or a group"
-            self.notes.append(
-                f"{count:,} training rows share {shared} with a dev row: they are not trained on"
+            line = (
+                "{count:,} training rows share {shared!t} with a dev row: they are not trained on"
             )
+            self.notes.append(Message(line, count, shared))
 
     @property
     def rows(self) -> Rows:
@@ -287,7 +288,7 @@ class LabelledSplits:
             return
         others = self.split.named(train).values()
         if columns := self.task.describe_columns(train, others):
-            yield f"columns: {columns}"
+            yield Message("columns: {columns}", columns)
 
     def truncation_warnings(self) -> Iterator[str]:
         """Warnings about rows that were too long."""
@@ -363,15 +364,19 @@ class LabelledSplits:
             return of_cosines(np.concatenate(fine), np.concatenate(rough), commands)
         decided = [task.decide_each(raws, rows, data.notes) for raws in (fine, rough)]
         before, after = (task.score(rows, answers).values[metric] for answers in decided)
-        measured = f"{shown_name(metric)} {after:.4f} instead of {before:.4f}"
+        measured = Message(
+            "{metric!t} {after:.4f} instead of {before:.4f}", shown_name(metric), after, before
+        )
         agree = abs(after - before) <= _METRIC_TOLERANCE
         if not task.discrete:
-            finding = f"In bfloat16, {len(rows):,} dev rows have {measured}."
+            finding = Message(
+                "In bfloat16, {rows:,} dev rows have {measured}.", len(rows), measured
+            )
             return PrecisionCheck(ANSWERS, agree, finding)
         pairs = zip(*decided, rows, strict=True)
         same = sum(task.plain(a, row) == task.plain(b, row) for a, b, row in pairs)
-        finding = (
-            f"In bfloat16, {same:,} of {len(rows):,} dev rows get the same prediction, with "
-            f"{measured}."
+        finding = Message(
+            "In bfloat16, {same:,} of {rows:,} dev rows get the same prediction, with {measured}.",
+            *(same, len(rows), measured),
         )
         return PrecisionCheck(ANSWERS, agree and same >= _EQUAL_SHARE * len(rows), finding)

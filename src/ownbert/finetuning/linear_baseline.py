@@ -13,6 +13,7 @@ from torch import nn
 
 from ownbert.batches.example import Example
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import ClassificationHead
 from ownbert.tasks.embed import EmbeddingTask
@@ -50,43 +51,56 @@ class LinearBaseline:
 
     def lines(self, network: float) -> list[str]:
         """The comparison for the user, with a warning if the ``network`` has a worse value."""
-        score = f"{_TITLE}: {shown_name(self.metric)} {self.value:.3f} on the same rows"
+        score = Message(
+            "TF-IDF with a linear model: {metric!t} {value:.3f} on the same rows",
+            *(shown_name(self.metric), self.value),
+        )
         if self.rows is not None:
-            score += f", trained on {self.rows:,} of the training rows"
+            score += Message(", trained on {rows:,} of the training rows", self.rows)
         gain = self.value - network if self.metric in LOWER else network - self.value
         if gain >= 0:
             return [score]
-        warning = (
-            f"the network is worse ({network:.3f}): try more --epochs, another "
-            "--learning-rate, or ownbert fit, which combines both"
+        warning = Message(
+            "the network is worse ({network:.3f}): try more {--epochs}, another "
+            "{--learning-rate}, or ownbert fit, which combines both",
+            network,
         )
-        return [score, f"warning: {warning}"]
+        return [score, Message("warning: {line!t}", warning)]
 
     @property
     def sentence(self) -> str:
         """A sentence for the model card, below the metrics of the network."""
-        line = f"{_TITLE} has {shown_name(self.metric)} {self.value:.4f} on the same rows"
-        return f"{line}." if self.rows is None else f"{line} ({self.rows:,} training rows)."
+        rows = "" if self.rows is None else Message(" ({rows:,} training rows)", self.rows)
+        return Message(
+            "TF-IDF with a linear model has {metric!t} {value:.4f} on the same rows{rows}.",
+            *(shown_name(self.metric), self.value, rows),
+        )
 
 
 class WordBaseline(LinearBaseline):
     """The score of cosine similarities of TF-IDF vectors, for tasks that learn text embeddings."""
 
     def lines(self, network: float) -> list[str]:
-        score = f"only TF-IDF: {shown_name(self.metric)} {self.value:.3f} on the same rows"
+        score = Message(
+            "only TF-IDF: {metric} {value:.3f} on the same rows",
+            shown_name(self.metric),
+            self.value,
+        )
         if network >= self.value:
             return [score]
-        warning = (
-            f"the vectors ({network:.3f}) find matching texts less often than TF-IDF: ownbert "
-            "search can rank by both"
+        warning = Message(
+            "the vectors ({network:.3f}) find matching texts less often than TF-IDF: "
+            "ownbert search can rank by both",
+            network,
         )
-        return [score, f"warning: {warning}"]
+        return [score, Message("warning: {line!t}", warning)]
 
     @property
     def sentence(self) -> str:
-        return (
-            f"TF-IDF without a network has {shown_name(self.metric)} {self.value:.4f} on the "
-            "same rows."
+        return Message(
+            "TF-IDF without a network has {metric} {value:.4f} on the same rows.",
+            shown_name(self.metric),
+            self.value,
         )
 
 
@@ -114,12 +128,12 @@ def score_baseline(
         with time_limit(seconds):
             return _score(copy.copy(task), train, dev, metric)
     except OutOfTime:
-        reason = f"it would take more than {seconds:.0f} seconds"
+        reason = Message("it would take more than {seconds:.0f} seconds", seconds)
     except InputError as error:
-        reason = str(error)
+        reason = error.message
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-    return f"not compared with a linear model: {reason}"
+    return Message("not compared with a linear model: {reason}", reason)
 
 
 def _score(task: Task, train: Sequence[Row], dev: Sequence[Row], metric: str) -> LinearBaseline:

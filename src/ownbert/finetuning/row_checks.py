@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ownbert.language.messages import Message, join
 from ownbert.tasks.related_rows import row_key
 from ownbert.tasks.rows import Row, shortened
 
@@ -122,7 +123,10 @@ def empty_texts(split: LabelledSplit) -> list[Finding]:
     if not rows:
         return []
     places = _join_places([split.where(row) for row in rows])
-    line = f"{len(rows):,} {split.name} {split.unit} have an empty text: {places}"
+    line = Message(
+        "{count:,} {name!t} {unit!t} have an empty text: {places}",
+        *(len(rows), split.name, split.unit, places),
+    )
     return [Finding("empty", len(rows), line)]
 
 
@@ -139,9 +143,9 @@ def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
                     pairs.append(_describe_pair(split, first, row))
     if not count:
         return []
-    line = (
-        f"{count:,} {split.name} {split.unit} are copies of earlier ones with another label: "
-        f"{_join_places(pairs, count)}"
+    line = Message(
+        "{count:,} {name!t} {unit!t} are copies of earlier ones with another label: {places}",
+        *(count, split.name, split.unit, _join_places(pairs, count)),
     )
     return [Finding("conflict", count, line)]
 
@@ -162,13 +166,16 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> 
             }
         other += _is_label(row.target) and split.target_key(row) not in known[first]
         if len(pairs) < _SHOWN_PLACES:
-            pairs.append(f"{split.where(row)} and {train.where(train.rows[first])}")
+            where = split.where(row), train.where(train.rows[first])
+            pairs.append(Message("{first} and {second}", *where))
     if not count:
         return []
-    differ = f", {other:,} of them with another label" if other else ""
-    line = (
-        f"{count:,} of {len(split.rows):,} {split.name} {split.unit} are {train.name} {train.unit} "
-        f"too{differ}, so metrics on them are too optimistic: {_join_places(pairs, count)}"
+    differ = Message(", {count:,} of them with another label", other) if other else ""
+    line = Message(
+        "{count:,} of {rows:,} {name!t} {unit!t} are {train!t} {train_unit!t} too{differ}, so "
+        "metrics on them are too optimistic: {places}",
+        *(count, len(split.rows), split.name, split.unit, train.name, train.unit),
+        *(differ, _join_places(pairs, count)),
     )
     return [Finding("repeated", count, line)]
 
@@ -179,13 +186,14 @@ def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
         targets = len({split.target_key(split.rows[i]) for i in indices})
         same += len(indices) - targets
         noise += targets - 1 if _is_number(split.rows[first].target) else 0
-    findings, unit = [], f"{split.name} {split.unit}"
+    findings = []
     for kind, count, what in (
         ("duplicate", same, "the same label"),
         ("noise", noise, "another number"),
     ):
         if count:
-            line = f"{count:,} {unit} are copies of earlier ones with {what}"
+            line = "{count:,} {name!t} {unit!t} are copies of earlier ones with {what!t}"
+            line = Message(line, count, split.name, split.unit, what)
             findings.append(Finding(kind, count, line, severe=False))
     return findings
 
@@ -197,9 +205,10 @@ def _describe_pair(split: LabelledSplit, one: Row, two: Row) -> str:
         differ = [i for i, (a, b) in enumerate(zip(*targets, strict=True)) if a != b]
         targets = [[target[i] for i in differ] for target in targets]
     shown = [shortened(", ".join(map(str, target)), _LABEL) for target in targets]
-    return f"{split.where(one)} ({shown[0]}) and {split.where(two)} ({shown[1]})"
+    where = split.where(one), shown[0], split.where(two), shown[1]
+    return Message("{first} ({target}) and {second} ({other})", *where)
 
 
 def _join_places(places: Sequence[str], count: int | None = None) -> str:
     more = ", ..." if (count or len(places)) > _SHOWN_PLACES else ""
-    return "; ".join(places[:_SHOWN_PLACES]) + more
+    return join(places[:_SHOWN_PLACES], "; ") + more

@@ -125,7 +125,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     display = Display("finetune", quiet=quiet)
     run.adapt(folder, quiet=quiet)
     for number, member in enumerate(members, start=1):
-        display.say(f"{member.name}, {number} of {len(members)}")
+        display.say("{name}, {number} of {count}", member.name, number, len(members))
         subfolder = folder.member(member.name)
         if not (subfolder.resume and subfolder.finished):
             FinetuningRun(member.recipe, member.rows, like=run).train(subfolder, quiet=quiet)
@@ -154,7 +154,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         display.say(warning)
     if not quiet:
         _show_members(display, members, scores, ensemble)
-    display.say(f"saved {output}")
+    display.say("saved {output}", output)
     return ensemble
 
 
@@ -175,8 +175,9 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
     if len(set(folds)) < count:
         shared = "a text" if run.splits.split.group is None else "a text or a group"
         raise InputError(
-            f"run.folds is {count}, but rows that share {shared} stay together, and the "
-            f"{len(rows):,} training rows form only {len(set(folds))} such groups"
+            "run.folds is {count}, but rows that share {shared} stay together, and the "
+            "{count2:,} training rows form only {count3} such groups",
+            *(count, shared, len(rows), len(set(folds))),
         )
     # Members are evaluated on their held-out rows.
     recipe = _recipe(run, data=replace(run.given.data, dev=None))
@@ -276,7 +277,7 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
     for number, settings in enumerate(candidates, start=1):
         if number > len(results):
             shown = ", ".join(f"{n.replace('_', ' ')} {v:g}" for n, v in settings.items())
-            display.say(f"run {number} of {len(candidates)}: {shown}")
+            display.say("run {number} of {count}: {tried}", number, len(candidates), shown)
             subfolder = folder.member(f"search/run-{number}")
             metrics, seconds = _train(run, settings, subfolder, output.resolve().name, quiet)
             result = {"folder": f"search/run-{number}", **settings, "measures": metrics}
@@ -292,7 +293,7 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
     if not quiet:
         _show_runs(display, results, best, run.monitor.metric)
     _move_best(output / results[best]["folder"], output)
-    display.say(f"saved {output}: run {best + 1} is the best")
+    display.say("saved {output}: run {best} is the best", output, best + 1)
     return load_finetuned(output)[1]
 
 
@@ -367,7 +368,7 @@ def _show_runs(display: Display, results: list[dict[str, Any]], best: int, metri
     table = _table(translated("run"), columns)
     for number, result in enumerate(results):
         table.add_row(
-            translated(f"{number + 1} (best)") if number == best else f"{number + 1}",
+            translated("{number} (best)", number + 1) if number == best else f"{number + 1}",
             f"{result['learning_rate']:g}",
             str(result["epochs"]),
             str(result["batch_size"]),

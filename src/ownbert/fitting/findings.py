@@ -47,6 +47,7 @@ from ownbert.inference.blend import BlendMember
 from ownbert.inference.engines import Compute
 from ownbert.inference.evaluate import metrics_by_chance
 from ownbert.inference.opened_blend import Members, score_all
+from ownbert.language.messages import Message
 from ownbert.tables.tables import place_within
 from ownbert.tasks.metrics import find_label_errors
 from ownbert.tasks.multilabel import MultiLabelTask
@@ -294,7 +295,7 @@ def _blend_row(
         BLEND_TITLE,
         "blend",
         compared.blended.value(),
-        attempt(f"± of {BLEND_TITLE}", partial(_spread, compared, None)),
+        attempt(Message("± of {blend_title}", BLEND_TITLE), partial(_spread, compared, None)),
         seconds=sum(c.seconds for c in compared.candidates),
         size=sum(row.size or 0 for row in used),
         texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if has_speeds else None,
@@ -317,10 +318,15 @@ def _row(
     title, judged, speed, test_score = model.title, compared.adjusted(model), None, None
     alone = [BlendMember(model.name, model.kind, model.folders, 1.0)]
     opening = partial(Members, folder, alone, Compute(inputs.recipe.device))
-    if (scorer := attempt(f"opening {title}", opening)) is not None:
-        speed = attempt(f"the speed of {title}", partial(_speed, scorer, compared.rows))
+    if (scorer := attempt(Message("opening {title}", title), opening)) is not None:
+        speed = attempt(
+            Message("the speed of {title}", title), partial(_speed, scorer, compared.rows)
+        )
         answers = partial(_answers, scorer, inputs.test)
-        if inputs.test and (outputs := attempt(f"test score of {title}", answers)) is not None:
+        if (
+            inputs.test
+            and (outputs := attempt(Message("test score of {title}", title), answers)) is not None
+        ):
             tested[model.name] = outputs
             fitted = compared.by_itself(model)
             together = _together([outputs], fitted.weights.tolist(), fitted)

@@ -163,7 +163,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "network": network,
         "ordinary": network and report.ordinary,
         "alone": blend is not None and blend.is_network,
-        "agreed": f"{own.same:,} of {own.rows:,}" if own is not None and own.rows else "",
+        "agreed": (own.same, own.rows) if own is not None and own.rows else (),
         "threshold": decides.get("threshold"),
         "decision": decides.get("decision"),
     }

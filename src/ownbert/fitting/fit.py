@@ -51,6 +51,7 @@ from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.inference.blend import ROOT, Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
+from ownbert.language.messages import Message, Option
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.run.run_folder import nothing_to_resume
@@ -240,7 +241,7 @@ class Fit:
         """Describe the files and the models that would be fitted."""
         yield from (*self.inputs.notices, *self.inputs.test_notices())
         if shares := label_shares(self.rows.task, self.rows.training):
-            yield f"labels: {shares}"
+            yield Message("labels: {shares}", shares)
         yield "fits in this order, as far as time allows, and blends:"
         yield from (candidate.title for candidate in candidates_for(self.inputs))
 
@@ -290,7 +291,9 @@ class Fit:
         if seconds < _SHORTEST_PRETRAINING and not is_pretrained(work):
             self.attempt.left_out[_PRETRAINED] = "there was no time for one"
             least = self.budget.minutes_for(_SHORTEST_PRETRAINING / share)
-            self.progress.say(f"no time for a network; one needs --minutes {least:g} or more")
+            self.progress.say(
+                "no time for a network; one needs {minutes} or more", Option("--minutes", least)
+            )
             return None
         checkpoints = Checkpoints(work / "checkpoints", seconds / 60)
         options: Any = {"seconds": seconds, "speed": self.budget.speed, "on_save": checkpoints}
@@ -392,11 +395,11 @@ class Fit:
         for path in leftovers:
             shutil.rmtree(path, ignore_errors=True)
         if report is None:
-            self.progress.say(f"saved {folder}")
+            self.progress.say("saved {output}", folder)
             return
         self.attempt("report.html", lambda: write_report(report, folder))
         for line in missed_thresholds(judged):
-            self.progress.say(f"warning: {line}")
+            self.progress.say(Message("warning: {line!t}", line))
         if warning := self.attempt("README.md", lambda: write_fit_card(folder, report)):
             self.progress.say(warning)
         self.progress.finish(report, folder)
@@ -404,10 +407,15 @@ class Fit:
     def stopped(self) -> str:
         """The message for a user who has stopped the run."""
         if not self.candidates:
-            return f"stopped before any model was fitted; continue with --resume -o {self.folder}"
-        return (
-            f"stopped; {self.folder} has the best model so far ({len(self.candidates)} fitted); "
-            "continue with the same command and --resume"
+            return Message(
+                "stopped before any model was fitted; continue with {--resume} {-o} {folder}",
+                self.folder,
+            )
+        return Message(
+            "stopped; {folder} has the best model so far ({count} fitted); continue with "
+            "the same command and {--resume}",
+            self.folder,
+            len(self.candidates),
         )
 
     def _resume(self) -> None:

@@ -24,7 +24,7 @@ from ownbert.fitting.candidates import WORK
 from ownbert.fitting.findings import Points
 from ownbert.fitting.fit_recipe import FitRecipe
 from ownbert.inference.blend import KINDS
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.limits import COUNT
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
@@ -95,7 +95,7 @@ class FitState:
         try:
             saved = read_json(folder / STATE, missing={}, check=_checks())
         except InputError as error:
-            raise InputError(f"{error}; start over with --overwrite") from None
+            raise InputError("{error}; start over with {--overwrite}", error) from None
         if not saved:
             return None
         points = tuple((float(at), float(score)) for at, score in saved.get("points", ()))
@@ -155,7 +155,10 @@ class ReplayedRun:
             self._refuse(difference)
 
     def _refuse(self, difference: Option | str) -> None:
-        raise InputError(f"{self.folder} was made with {difference}; a replay needs the same")
+        raise InputError(
+            "{folder} was made with {difference}; a replay needs the same",
+            *(self.folder, difference),
+        )
 
     def differences(self, environment: Mapping[str, Any]) -> Iterator[str]:
         """Yield a warning for each package that has another version, and for another processor."""
@@ -163,8 +166,14 @@ class ReplayedRun:
             then = self.environment.get(name)
             if name != "threads" and now != then:
                 yield (
-                    f"warning: {self.folder} was made with {name} {in_short(then)}, this is "
-                    f"{in_short(now)}: the last digits may differ"
+                    Message(
+                        "warning: {folder} was made with {name} {then}, this is {now}: the last "
+                        "digits may differ",
+                        self.folder,
+                        name,
+                        in_short(then),
+                        in_short(now),
+                    )
                 )
 
 
@@ -238,7 +247,11 @@ class RunClock:
         with self._recording.running():
             yield
         if self._replayed is not None and self._recording.rest:
-            say(f"warning: the replay took fewer steps than {self._replayed.folder}")
+            say(
+                Message(
+                    "warning: the replay took fewer steps than {replayed}", self._replayed.folder
+                )
+            )
         write_json(
             make_folder(self._work) / REPLAY,
             {

@@ -36,6 +36,7 @@ from ownbert.inference.decisions import decides
 from ownbert.inference.engines import Compute
 from ownbert.inference.finished_files import copy_files, network_files
 from ownbert.inference.opened_blend import Members, score_until
+from ownbert.language.messages import Message
 from ownbert.pretraining.pretraining_run import pretrain
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
@@ -235,8 +236,12 @@ def warnings_of(rows: LabelledRows, base: Description) -> list[str]:
     warnings = [unknown.warning()]
     if KEY in base.values:
         warnings.append(
-            f"warning: {base.folder} was trained on labels; if those of the held-out rows were "
-            "among them, its scores are too high: give rows that it has not seen with --dev"
+            Message(
+                "warning: {folder} was trained on labels; if those of the held-out rows were "
+                "among them, its scores are too high: give rows that it has not seen with "
+                "{--dev}",
+                base.folder,
+            )
         )
     return [warning for warning in warnings if warning is not None]
 

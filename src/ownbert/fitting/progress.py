@@ -17,6 +17,7 @@ from ownbert.fitting.comparison import Comparison
 from ownbert.fitting.report.conclusions import headline, metric_name, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.tasks.rows import shortened
 from ownbert.terminal import as_plain_text, console, notebook_output
 from ownbert.time_limit import (
@@ -61,7 +62,7 @@ class Attempts:
     def skip(self, what: str, reason: str) -> None:
         """Report that a step is skipped."""
         self.left_out[what] = reason
-        self._say(f"{what}: skipped, {reason}")
+        self._say(Message("{what}: skipped, {reason}", what, reason))
 
 
 # Seconds reserved for the report, and the maximum share of short runs.
@@ -167,7 +168,7 @@ class Progress:
         if not self.doing:
             return self.table or Text()
         left = max(0.0, self.left()) / 60
-        line = Text(translated(f"{self.doing}; {left:.1f} minutes left"))
+        line = Text(translated("{doing}; {left:.1f} minutes left", self.doing, left))
         if self.table is None:
             return line
         grid = Table.grid()
@@ -175,13 +176,13 @@ class Progress:
         grid.add_row(line)
         return grid
 
-    def say(self, text: str) -> None:
-        """Print a permanent line."""
+    def say(self, text: str, /, *values: Any) -> None:
+        """Print a permanent line, a text or a template with its values."""
         self.lines += 1
         if self.cell is not None:
-            self.cell.say(translated(text))
+            self.cell.say(translated(text, *values))
         elif not self.quiet:
-            self.console.print(Text(translated(text)))
+            self.console.print(Text(translated(text, *values)))
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -189,10 +190,12 @@ class Progress:
         self.doing = title
         start, lines = time.monotonic(), self.lines
         if self.cell is not None:
-            self.cell.status(translated(f"{title}; {max(0.0, self.left()) / 60:.1f} minutes left"))
+            self.cell.status(
+                translated("{title}; {left:.1f} minutes left", title, max(0.0, self.left()) / 60)
+            )
         yield
         if self.live is None and self.lines == lines:  # otherwise a message was printed
-            self.say(f"{title}: {time.monotonic() - start:.0f} s")
+            self.say("{title!t}: {seconds:.0f} s", title, time.monotonic() - start)
 
     def show(self, compared: Comparison) -> None:
         """Show the table of candidates."""
@@ -230,4 +233,4 @@ class Progress:
             self.say("   ".join(f"{translated(name)} {value}" for name, value, _ in others))
         if threshold := report.data.get("threshold"):
             self.say(f"{translated('threshold')}: {threshold}")
-        self.say(f"saved {folder}; see {folder / 'report.html'}")
+        self.say("saved {folder}; see {folder2}", folder, folder / "report.html")

@@ -12,6 +12,7 @@ from ownbert.config.head_spec import MOST_LABELS
 from ownbert.exceptions import InputError
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json, write_json
+from ownbert.language.messages import Message
 from ownbert.run.file_names import BLEND
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.finetune_recipe import TEXT_TASKS
@@ -145,7 +146,7 @@ class Blend:
             offsets = tuple(map(float, saved.get("offsets") or [0.0] * len(labels)))
             network = saved.get("network")
         except KeyError as error:
-            raise InputError(f"{path} is damaged: {error!r}") from None
+            raise InputError("{path} is damaged: {error!r}", path, error) from None
         if not members or any(m.kind not in KINDS for m in members):
             raise InputError(
                 "{path} is damaged: its models must be of {kinds}", path, ", ".join(KINDS)
@@ -172,7 +173,7 @@ class Blend:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
+            raise InputError("{path} is damaged: {key}: {error!r}", path, KEY, error) from None
         own = None
         if network is not None:
             values = {name: network[name] for name in OwnNetwork._fields if name in network}
@@ -193,13 +194,12 @@ def network_note(folder: Path) -> str | None:
     agreed; None for other folders, also those without a network."""
     if not (folder / CONFIG).is_file() or (blend := blend_of(folder)) is None or blend.is_network:
         return None
-    note = (
-        f"{folder.name} predicts with other models than the network in its folder, and only this "
-        "network is used here"
+    note = Message(
+        "{folder} predicts with other models than the network in its folder, and only this "
+        "network is used here",
+        folder.name,
     )
     if blend.network is None or not blend.network.rows:
         return note
-    return (
-        f"{note}; both gave the same prediction for {blend.network.same:,} of "
-        f"{blend.network.rows:,} held-out rows"
-    )
+    same = "; both gave the same prediction for {same:,} of {rows:,} held-out rows"
+    return note + Message(same, blend.network.same, blend.network.rows)

@@ -22,6 +22,7 @@ from ownbert.inference.engines import Say, say_each
 from ownbert.inference.held_out import HeldOut, Scope
 from ownbert.inference.opened import Opened, read_labelled_rows
 from ownbert.inference.opened_blend import all_raws, embed_rows
+from ownbert.language.messages import Message
 from ownbert.run.file_names import BLEND, ENCODER, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.tasks.classification import weighted
 from ownbert.tasks.related_rows import row_key
@@ -98,7 +99,7 @@ def held_out_of(
             )
         more = [r for r in rest if isinstance(r.target, str) and r.target in task.labels]
     probabilities = all_raws(opened, rows)
-    source = f"{len(rows):,} rows of {named}"
+    source = Message("{count:,} rows of {named}", len(rows), named)
     found = learn(opened, rows, probabilities, more, source=source)
     if options.coverage is not None:
         found.margins(options.coverage)
@@ -107,7 +108,7 @@ def held_out_of(
     opened.held_out = found
     with contextlib.suppress(OSError, InputError):  # a read-only folder: calibrate again next time
         found.save(path)
-        say_each((f"note: calibrated on {found.source}; saved {path}",), say)
+        say_each((Message("note: calibrated on {source}; saved {path}", found.source, path),), say)
     return found
 
 

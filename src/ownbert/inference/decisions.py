@@ -22,6 +22,7 @@ from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.engines import Say, say_each
 from ownbert.inference.opened import Networks, Opened
 from ownbert.inference.row_summary import RowSummary
+from ownbert.language.messages import Message
 from ownbert.run.file_names import HELD_OUT
 from ownbert.tasks.metrics import auroc
 from ownbert.tasks.rows import OutputOptions, Row
@@ -69,8 +70,10 @@ def with_thresholds(opened: Opened, thresholds: Any, say: Say | None = None) -> 
         changed = task.with_thresholds(numbers)
         say_each(
             (
-                f"note: {label!r} is predicted from {numbers[label]:.3f}, chosen for {aim} on "
-                f"{held_out.source}"
+                Message(
+                    "note: {label!r} is predicted from {numbers:.3f}, chosen for {aim} on {source}",
+                    *(label, numbers[label], aim, held_out.source),
+                )
                 for label, aim in aims.items()
             ),
             say,

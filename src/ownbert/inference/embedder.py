@@ -31,6 +31,7 @@ from ownbert.inference.embedding_outputs import (
 from ownbert.inference.engines import Compute, Progress, choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
 from ownbert.inference.finished_files import copy_files, finished_files
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.memory import is_list, is_table, items
 from ownbert.tasks.embedding_config import POOLINGS, read_embedding_config, write_changes
@@ -591,7 +592,9 @@ class Embedder:
     def warnings(self) -> Iterator[str]:
         """Warnings about truncated texts and unknown words, if there were any."""
         if self.cut:
-            yield truncation_warning(self.cut, self.seen, f"{self.max_length} tokens", "texts")
+            yield truncation_warning(
+                self.cut, self.seen, Message("{max_length} tokens", self.max_length), "texts"
+            )
         if warning := self.unknown.warning():
             yield warning
 
@@ -634,7 +637,7 @@ def _texts(texts: Any) -> list[str]:
     if not is_list(texts):
         column = "; pass one of its columns" if is_table(texts) else ""
         raise InputError(
-            "texts must be a list of texts, not {kind}{column}", type(texts).__name__, column
+            "texts must be a list of texts, not {kind}{advice!t}", type(texts).__name__, column
         )
     text_list = items(texts)
     for number, text in enumerate(text_list):

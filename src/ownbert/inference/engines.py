@@ -24,7 +24,7 @@ from ownbert.checks import anything, dict_of, known, maybe, record, text, whole
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.folders import inside
 from ownbert.files.json_files import read_json
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.train.device import pick_device, pick_precision
 
 PARITY = "parity.json"
@@ -181,7 +181,8 @@ class Choice:
         """The names of the engines."""
         if self.exported is None:
             return TORCH
-        return f"{self.exported.engine} and {TORCH}" if self.packed else self.exported.engine
+        both = Message("{first} and {second}", self.exported.engine, TORCH)
+        return both if self.packed else self.exported.engine
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ class Compute:
             and pick_precision(AUTO, "cpu") == "bfloat16"
             and all(agrees(each, what) for each in networks)
         ):
-            return replace(self, precision="bfloat16", note=f"note: {_NOTE}")
+            return replace(self, precision="bfloat16", note=Message("note: {line!t}", _NOTE))
         return replace(self, precision="float32")
 
 
@@ -271,7 +272,9 @@ def choose_engine(
     if compute.precision not in _FLOAT32:
         precision = Option("--precision", compute.precision)
         raise InputError("the engine {own} computes in float32; omit {precision}", own, precision)
-    return Choice(exported, packed=False, note=f"engine: {own}" if engine == AUTO else "")
+    return Choice(
+        exported, packed=False, note=Message("engine: {own}", own) if engine == AUTO else ""
+    )
 
 
 def _require_engine(engine: str) -> None:
@@ -318,8 +321,12 @@ def _exported_file(
 def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput:
     """The error for a file that lacks the required output."""
     return MissingOutput(
-        f"{path} has no output {name}, only {', '.join(known)}; it belongs to a model with "
-        "another head"
+        Message(
+            "{path} has no output {name}, only {options}; it belongs to a model with another head",
+            path,
+            name,
+            ", ".join(known),
+        )
     )
 
 
@@ -382,9 +389,9 @@ def _automatic(
         try:
             exported = _engine_file(folder, description, engine, outputs)
         except InputError as error:
-            note = f"engine: torch; {error}"
+            note = Message("engine: torch; {problems}", error)
         else:
-            note = f"engine: {engine} for single queries, torch for more"
+            note = Message("engine: {engine} for single queries, torch for more", engine)
             return Choice(exported, packed=True, note=note)
     return Choice(note=note)
 

@@ -24,6 +24,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import Networks, decide_all, given_rows, read_labelled_rows
 from ownbert.inference.pipeline import output_options
 from ownbert.inference.predict import UNUSED_CALIBRATION
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import RECIPE
 from ownbert.tables.columns import ColumnNames, find_columns
@@ -129,10 +130,11 @@ def evaluate(
             raise InputError("{--positive} does not apply to {name}", task.name)
         task.name_positive(positive)
     rows = read_labelled_rows(task, data, folder, skip_unlabelled=skip_unlabelled)
-    say_each((f"note: {line}" for line in task.notes_on_rows()), say)
+    say_each((Message("note: {line!t}", line) for line in task.notes_on_rows()), say)
     say_each(predictor.notes(), say)
     if say is not None and has_learnt_from(predictor.folder, data):
-        say(f"{data} is the training data of {folder}: these metrics say nothing about new rows")
+        line = "{data} is the training data of {folder}: these metrics say nothing about new rows"
+        say(Message(line, data, folder))
     doubts = Doubts(predictor, options, say) if options.abstains else None
     outside = None if out_of_scope is None else task.source(out_of_scope, labelled=False)
     outside = [] if outside is None else list(task.stream(outside))
@@ -148,7 +150,10 @@ def evaluate(
         write_json(output, scores.as_json())
     if save_threshold:
         save_thresholds(predictor)
-        note = f"note: stored in {predictor.folder}; its card and report name the one of training"
+        note = Message(
+            "note: stored in {folder}; its card and report name the one of training",
+            predictor.folder,
+        )
         say_each((note,), say)
     return scores
 
@@ -243,8 +248,8 @@ def like_guessing(
         return None
     if any(beats(name, _ANY_CLEARLY) for name in chance if name in values):
         return None
-    clearly = "not clearly" if beats(metric, _NOT_AT_ALL) else "no"
-    return f"{clearly} better than guessing"
+    clearly = beats(metric, _NOT_AT_ALL)
+    return "not clearly better than guessing" if clearly else "no better than guessing"
 
 
 def chance_warning(
@@ -265,5 +270,7 @@ def chance_warning(
     )
     if (guessing := like_guessing(metric, values, chance)) is None:
         return None
-    score = f"{shown_name(metric)} {decimals(values[metric])}"
-    return f"{score} is {guessing} ({decimals(chance[metric].mean)} by chance)"
+    return Message(
+        "{metric!t} {score} is {guessing!t} ({chance} by chance)",
+        *(shown_name(metric), decimals(values[metric]), guessing, decimals(chance[metric].mean)),
+    )

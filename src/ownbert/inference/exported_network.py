@@ -179,7 +179,10 @@ class ExportedNetwork:
             outputs = self._run(inputs)
         except Exception as error:
             raise InputError(
-                f"{path} cannot be run with {self.exported.engine}: {first_line(error)}"
+                "{path} cannot be run with {engine}: {first_line}",
+                path,
+                self.exported.engine,
+                first_line(error),
             ) from None
         if missing := [name for name in names if name not in outputs]:
             raise missing_output(path, missing[0], outputs)

@@ -188,13 +188,16 @@ class Filler:
                 text = texts[number - before - 1]
                 shown = text if len(text) <= 40 else f"{text[:37]}..."
                 raise InputError(
-                    f"{where(number)} has no mask: {shown!r}; write {self.mask} for each token to "
-                    "predict"
+                    "{where} has no mask: {texts!r}; write {mask} for each token to predict",
+                    *(where(number), shown, self.mask),
                 )
             if self.longest is not None and len(row) > self.longest:
                 raise InputError(
-                    f"{where(number)} has {len(row):,} tokens with the special ones; the model "
-                    f"takes at most {self.longest:,}; shorten it"
+                    "{where} has {count:,} tokens with the special ones; the model takes at "
+                    "most {longest:,}; shorten it",
+                    where(number),
+                    len(row),
+                    self.longest,
                 )
             rows.append(row)
         return rows

@@ -21,6 +21,7 @@ from ownbert.files.json_files import read_json
 from ownbert.files.text_files import refuse_unreadable
 from ownbert.inference.engines import Choice, Compute, Progress, choose_engine
 from ownbert.inference.exported_network import HIDDEN, network_of
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.tables.columns import ColumnNames
@@ -329,7 +330,7 @@ def read_labelled_rows(
     source = task.source(data, labelled=True)
     rows = task.read(source)
     named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
-    task.check(rows, named, f"the model {folder}")
+    task.check(rows, named, Message("the model {folder}", folder))
     return rows
 
 

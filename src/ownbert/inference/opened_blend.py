@@ -16,7 +16,7 @@ from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH, Compute
 from ownbert.inference.opened import Networks, Opened, characters, describe_members
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.run.file_names import BLEND, ENCODER
 from ownbert.tasks.row_network import blocks
 from ownbert.tasks.rows import Row
@@ -263,8 +263,12 @@ class OpenedBlend(Opened):
             right = False
         if not right:
             raise InputError(
-                f"{self.folder / BLEND}: the model {member.name!r} does not predict the {size} "
-                f"{task.label_unit} of the blend, or its files are damaged"
+                "{folder}: the model {name!r} does not predict the {size} {label_unit} of the "
+                "blend, or its files are damaged",
+                self.folder / BLEND,
+                member.name,
+                size,
+                task.label_unit,
             )
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
@@ -278,8 +282,11 @@ class OpenedBlend(Opened):
         yield from super().notes()
         if self.blend.shifted:
             yield (
-                f"note: {self.folder} was written by an earlier version of ownbert fit: its "
-                "probabilities favour rare labels; fit again for calibrated ones"
+                Message(
+                    "note: {folder} was written by an earlier version of ownbert fit: its "
+                    "probabilities favour rare labels; fit again for calibrated ones",
+                    self.folder,
+                )
             )
 
     def warnings(self) -> Iterator[str]:

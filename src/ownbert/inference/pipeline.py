@@ -469,4 +469,4 @@ def output_options(
 
 def _refuse_options_of_pipelines(given: Mapping[str, Any]) -> None:
     for name in given.keys() & _OF_PIPELINES.keys():
-        raise InputError(f"there is no {name} here: {_OF_PIPELINES[name]}")
+        raise InputError("there is no {name} here: {of_pipelines}", name, _OF_PIPELINES[name])

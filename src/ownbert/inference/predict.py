@@ -256,7 +256,9 @@ class RowPredictions(RowJob):
                 new += "_input"
             if new != name and name not in self._renamed:
                 self._renamed.add(name)
-                note = f"note: the column {name!r} of the input is {new!r} in the output"
+                note = Message(
+                    "note: the column {name!r} of the input is {new!r} in the output", name, new
+                )
                 say_each([note], self._say)
             found[new] = value
         return found

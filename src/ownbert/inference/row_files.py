@@ -280,7 +280,7 @@ def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
             try:
                 table = vector_table(records, vectors, id_column, kind)
             except InputError as error:
-                raise InputError(f"{error}; write to a .jsonl file") from None
+                raise InputError("{error}; write to a .jsonl file", error) from None
             if file is None:
                 file = stack.enter_context(pq.ParquetWriter(path, table.schema))
             file.write_table(table)

@@ -30,6 +30,7 @@ from ownbert.inference.fill_mask import Filler, masked_example
 from ownbert.inference.row_files import RowJob, require_rows_name
 from ownbert.inference.shards import DealtRows, part_of
 from ownbert.inference.vector_files import Record, as_inputs, records_of, sources_of
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.row_network import blocks
@@ -173,7 +174,11 @@ class Scorer:
         """
         chosen, count = drawn(texts, MOST_ROWS)
         if say is not None and count > len(chosen):
-            say(f"note: {len(chosen):,} of the {count:,} normal rows are used")
+            say(
+                Message(
+                    "note: {count:,} of the {count2:,} normal rows are used", len(chosen), count
+                )
+            )
         tokens: list[tuple[str, ...]] = []
         means: list[float] = []
         for block in blocks(chosen):
@@ -607,9 +612,15 @@ class NormalProfile:
             arrays = {name: np.asarray(stored[name]) for name in stored}
             settings: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
             if settings["format"] != _FORMAT or settings["parts"] != list(PARTS):
-                raise InputError(f"{path} was written by another version of ownbert; {_FIT_AGAIN}")
+                raise InputError(
+                    "{path} was written by another version of ownbert; {fit_again}",
+                    *(path, _FIT_AGAIN),
+                )
             if settings["weights"] != weights_checksums(folder):
-                raise InputError(f"{path} was fitted with other weights than these; {_FIT_AGAIN}")
+                raise InputError(
+                    "{path} was fitted with other weights than these; {fit_again}",
+                    *(path, _FIT_AGAIN),
+                )
             normal = arrays["normal"]
             if normal.ndim != 2 or normal.shape[1] != len(PARTS) or not np.isfinite(normal).all():
                 raise ValueError("parts")

@@ -40,7 +40,7 @@ from ownbert.inference.row_files import (
     write_blocks,
     write_parquet,
 )
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.tables.delimited import LONGEST_FIELD
 from ownbert.tables.memory import parse_object
 
@@ -283,7 +283,9 @@ def find_parts(output: Path, folder: Path) -> list[Path]:
     expected = [(number, counts[0]) for number in range(1, counts[0] + 1)]
     if missing := [shard for shard in expected if shard not in ready or shard in unfinished]:
         shown = ", ".join(f"{number}/{count}" for number, count in missing[:_NAMED])
-        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        more = (
+            Message(" and {count:,} more", len(missing) - _NAMED) if len(missing) > _NAMED else ""
+        )
         if unfinished.issuperset(missing):
             raise InputError(
                 "{output}: the shards {shown}{more} are unfinished; run them again, with "
@@ -354,7 +356,10 @@ class _Part:
         self.path, self.rows = path, rows
 
     def mismatch(self, reason: str) -> InputError:
-        return InputError(f"{self.path} does not match its manifest: {reason}; run its shard again")
+        return InputError(
+            "{path} does not match its manifest: {reason}; run its shard again",
+            *(self.path, reason),
+        )
 
     @contextlib.contextmanager
     def checked(self, damage: str) -> Iterator[None]:
@@ -365,21 +370,25 @@ class _Part:
             raise
         except Exception as error:
             reason = in_short(" ".join(str(error).split()) or type(error).__name__)
-            raise self.mismatch(f"{damage} ({reason})") from error
+            raise self.mismatch(Message("{damage!t} ({reason})", damage, reason)) from error
 
     def counted(self, rows: Iterable[Item]) -> Iterator[Item]:
         """Yield the rows, whose number must match the manifest."""
         iterator, count = iter(rows), 0
         for count in range(self.rows + 1):
-            with self.checked(f"row {count + 1:,} is damaged"):
+            with self.checked(Message("row {row:,} is damaged", count + 1)):
                 row = next(iterator, _END)
             if row is _END:
                 break
             if count == self.rows:
-                raise self.mismatch(f"it has more rows, but the manifest says {self.rows:,}")
+                raise self.mismatch(
+                    Message("it has more rows, but the manifest says {rows:,}", self.rows)
+                )
             yield row
         if count != self.rows:
-            raise self.mismatch(f"it has {count:,} rows, but the manifest says {self.rows:,}")
+            raise self.mismatch(
+                Message("it has {count:,} rows, but the manifest says {rows:,}", count, self.rows)
+            )
 
 
 def _join_texts(
@@ -407,7 +416,7 @@ def _join_texts(
 
 def _objects(part: _Part) -> Iterator[str]:
     for number, line in open_text(part.path, internal=True):
-        parse_object(line, f"{part.path}, line {number:,}")
+        parse_object(line, Message("{path}, line {number:,}", part.path, number))
         yield f"{line}\n"
 
 
@@ -431,8 +440,11 @@ def _table_lines(
         columns = header if columns is None else columns
         if others := [name for name in header if name not in columns]:
             raise part.mismatch(
-                f"{in_short(others[0])} is not a column of the first part; if predictions differ "
-                "in their columns, write to .jsonl files"
+                Message(
+                    "{others} is not a column of the first part; if predictions differ in their "
+                    "columns, write to .jsonl files",
+                    in_short(others[0]),
+                )
             )
         rows.append(part.counted(_rows(part, reader, header, columns)))
     if columns:
@@ -447,7 +459,10 @@ def _rows(
     for number, row in enumerate(reader, start=1):
         if len(row) != len(header):
             raise part.mismatch(
-                f"row {number:,} has {len(row):,} fields, but the header has {len(header):,}"
+                Message(
+                    "row {number:,} has {count:,} fields, but the header has {count2:,}",
+                    *(number, len(row), len(header)),
+                )
             )
         cells = dict(zip(header, row, strict=True))
         yield [cells.get(name, "") for name in columns]
@@ -479,10 +494,15 @@ def _matrix(part: _Part) -> Any:
         matrix: Any = np.lib.format.open_memmap(part.path, mode="r")
     if matrix.ndim != 2 or matrix.dtype != np.dtype("<f4"):
         raise part.mismatch(
-            f"it contains {matrix.dtype} in {matrix.ndim} dimensions, not a matrix of float32"
+            Message(
+                "it contains {dtype} in {ndim} dimensions, not a matrix of float32",
+                *(matrix.dtype, matrix.ndim),
+            )
         )
     if len(matrix) != part.rows:
-        raise part.mismatch(f"it has {len(matrix):,} rows, but the manifest says {part.rows:,}")
+        raise part.mismatch(
+            Message("it has {count:,} rows, but the manifest says {rows:,}", len(matrix), part.rows)
+        )
     if matrix.offset + matrix.nbytes != part.path.stat().st_size:
         raise part.mismatch("its size does not match its matrix")
     return matrix
@@ -493,8 +513,11 @@ def _refuse_other_sizes(parts: Sequence[_Part], sizes: Sequence[int]) -> None:
     for part, size in zip(parts, sizes, strict=True):
         if size != sizes[0]:
             raise part.mismatch(
-                f"its vectors have {size:,} dimensions, but those of the first part have "
-                f"{sizes[0]:,}"
+                Message(
+                    "its vectors have {size:,} dimensions, but those of the first part have "
+                    "{first:,}",
+                    *(size, sizes[0]),
+                )
             )
 
 
@@ -516,7 +539,9 @@ def _join_parquet(
         except InputError as error:
             raise part.mismatch(str(error)) from error
         if layouts[-1][0] != layouts[0][0]:
-            raise part.mismatch(f"its columns differ from those of {parts[0].path.name}")
+            raise part.mismatch(
+                Message("its columns differ from those of {name}", parts[0].path.name)
+            )
     _refuse_other_sizes(parts, [size for _, size in layouts])
     id_column, size = layouts[0]
     rows = in_turn([part.counted(_vectors(part, id_column)) for part in parts])

@@ -30,6 +30,7 @@ from ownbert.inference.opened_blend import all_raws
 from ownbert.inference.score import ScoredText, Scorer, drawn, surprisals
 from ownbert.inference.vector_files import as_inputs, records_of
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import CANARIES
 from ownbert.run.model_card import CARD, cell, table
@@ -210,7 +211,9 @@ def _of_texts(
     others = [text for text in others if text_key(text) in unseen]
     _require(len(kept), len(others))
     if say is not None and count > len(kept):
-        say(f"note: {len(kept):,} of the {count:,} training texts are scored")
+        say(
+            Message("note: {count:,} of the {count2:,} training texts are scored", len(kept), count)
+        )
     members, rest = scorer(kept), scorer(others)
 
     def losses(side: Iterable[ScoredText]) -> np.ndarray:
@@ -337,7 +340,9 @@ def _runs(text: str) -> Iterator[tuple[str, ...]]:
 def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the results as names and values, without any text."""
     membership = audit.membership
-    name = f"training texts separated from held-out texts by their {membership.score} (AUROC)"
+    name = Message(
+        "training texts separated from held-out texts by their {score} (AUROC)", membership.score
+    )
     yield translated(name), f"{membership.auc:.3f} ({membership.low:.3f} - {membership.high:.3f})"
     yield (
         translated("training texts detected, at a false positive rate of 1% on held-out texts"),
@@ -345,8 +350,9 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
     )
     for times in sorted({canary.times for canary in audit.canaries}):
         exposures = [canary.exposure for canary in audit.canaries if canary.times == times]
-        of = f"sequences planted {times:,} x ({len(exposures):,} of them; 10 bits at most)"
-        yield translated(f"mean exposure of {of}"), f"{sum(exposures) / len(exposures):.1f}"
+        name = "mean exposure of sequences planted {times:,} x ({count:,} of them; 10 bits at most)"
+        mean = sum(exposures) / len(exposures)
+        yield translated(name, times, len(exposures)), f"{mean:.1f}"
     if audit.rare is not None:
         rare = audit.rare
         shares = (
@@ -356,7 +362,7 @@ def lines(audit: Audit) -> Iterator[tuple[str, str]]:
         for name, share, count in shares:
             yield translated(name), f"{percent(share)}" if count else translated("no rare tokens")
     for name, count in audit.copies.items():
-        yield translated(f"training texts with a part in {name}"), f"{count:,}"
+        yield translated("training texts with a part in {name}", name), f"{count:,}"
 
 
 def add_to_card(folder: Path, audit: Audit) -> str | None:
@@ -364,7 +370,9 @@ def add_to_card(folder: Path, audit: Audit) -> str | None:
     or None."""
     path = folder / CARD
     if not path.exists() or not is_ours(path):
-        return f"{folder} has no model card written by ownbert; no section was added"
+        return Message(
+            "{folder} has no model card written by ownbert; no section was added", folder
+        )
     title, versions = f"## {translated(_TITLE)}", f"## {translated('Versions')}"
     rows = [(cell(name), value) for name, value in lines(audit)]
     advice = "\n".join(f"- {translated(sentence)}" for sentence in audit.advice())

@@ -37,6 +37,7 @@ from ownbert.inspect.parameters import (
 from ownbert.inspect.shapes import ForwardShapes, forward_shapes
 from ownbert.inspect.terminal_tables import facts_table, open_table, plain_text
 from ownbert.language import translated
+from ownbert.language.messages import Message, join, sentences
 from ownbert.nn.layers import NoNorm
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
@@ -155,7 +156,7 @@ def describe(
                 raise
             kind = str(error)
     if tokenizer is not None:
-        kind = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
+        kind = Message("{kind}, {vocab_size:,} tokens", tokenizer.kind, tokenizer.vocab_size)
     elif text is not None:
         raise InputError(
             "{folder} contains no tokenizer for the text; give a number of tokens instead", folder
@@ -214,8 +215,10 @@ def _shared(model: Model) -> tuple[str, ...]:
     ]
     layers, blocks = model.config.num_hidden_layers, len(model.encoder.blocks)
     if len(model.encoder.schedule()) > blocks:
-        runs = f"{blocks} block" if blocks == 1 else f"{blocks} blocks in turn"
-        lines.append(f"{layers} layers run {runs}")
+        runs = "{layers} layers run {blocks} blocks in turn"
+        if blocks == 1:
+            runs = "{layers} layers run {blocks} block"
+        lines.append(Message(runs, layers, blocks))
     return tuple(lines)
 
 
@@ -261,47 +264,70 @@ def show(overview: Overview, console: Console) -> None:
 
 def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     config = overview.config
-    yield "layers", f"{config.num_hidden_layers}, hidden size {config.hidden_size:,}"
+    yield (
+        "layers",
+        Message(
+            "{num_hidden_layers}, hidden size {hidden_size:,}",
+            config.num_hidden_layers,
+            config.hidden_size,
+        ),
+    )
     heads, k = config.num_attention_heads, config.head_size
-    before = " before pruning" if config.pruned_heads else ""
-    sizes = f"of {k} numbers each ({heads} x {k} = {heads * k:,})"
-    yield "attention heads", f"{heads} in each layer{before}, {sizes}"
+    layer = "{heads} in each layer, of {size} numbers each ({heads} x {size} = {width:,})"
     if config.pruned_heads:
-        gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
-        yield "pruned heads", "; ".join(gone)
+        layer = (
+            "{heads} in each layer before pruning, of {size} numbers each ({heads} x {size} = "
+            "{width:,})"
+        )
+    yield "attention heads", Message(layer, heads, k, heads * k)
+    if config.pruned_heads:
+        pruned = config.pruned_heads.items()
+        gone = (Message("block {index} without {heads}", i, ranges(heads)) for i, heads in pruned)
+        yield "pruned heads", join(gone, "; ")
     if config.local_attention is not None:
         layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
-        sees = f"a token sees {config.local_attention // 2:,} on each side of it"
-        yield "local attention", f"{sees}; the whole text in layers {ranges(layers)}"
-    gate = ", times a gate" if config.gated_feed_forward else ""
-    wide = f"{config.attention_size:,} to {config.intermediate_size:,} and back"
-    yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
+        sees = "a token sees {far:,} on each side of it; the whole text in layers {ranges}"
+        yield "local attention", Message(sees, config.local_attention // 2, ranges(layers))
+    wide = "{size:,} to {inner:,} and back, {activation}"
+    if config.gated_feed_forward:
+        wide = "{size:,} to {inner:,} and back, {activation}, times a gate"
+    sizes = config.attention_size, config.intermediate_size
+    yield "feed-forward", Message(wide, *sizes, config.hidden_act)
     if (sigma := config.attention_blur) is not None:
-        yield "attention blur", f"a Gaussian of {sigma:g} over 3 neighbouring tokens"
+        yield "attention blur", Message("a Gaussian of {sigma:g} over 3 neighbouring tokens", sigma)
     if config.layer_gate is not None:
         yield "layer gate", _GATES[config.layer_gate]
-    words = config.positions.explained.format(n=f"{config.longest:,}")
-    yield "positions", f"{config.position_embedding_type}: {words}"
+    words = Message(config.positions.explained, f"{config.longest:,}")
+    yield "positions", Message("{kind}: {words}", config.position_embedding_type, words)
     if config.disentangled is not None and config.disentangled.terms:
         yield "distances", _distances(config.disentangled)
     if config.disentangled is not None and config.disentangled.conv_kernel_size:
         width = config.disentangled.conv_kernel_size
-        yield "convolution", f"of {width} neighbouring embeddings, in parallel with block 0"
-    narrow = f" of {config.embedding_size:,} numbers" if config.embedding_size else ""
-    yield "vocabulary", f"{config.vocab_size:,} tokens{narrow}"
+        yield (
+            "convolution",
+            Message("of {width} neighbouring embeddings, in parallel with block 0", width),
+        )
+    tokens = Message("{count:,} tokens", config.vocab_size)
+    if config.embedding_size:
+        narrow = "{count:,} tokens of {size:,} numbers"
+        tokens = Message(narrow, config.vocab_size, config.embedding_size)
+    yield "vocabulary", tokens
     if overview.folder is not None:
         yield "tokenizer", overview.tokenizer or "none in the folder"
     if config.is_decoder:
-        cross = ", and to an encoder" if config.add_cross_attention else ""
-        yield "decoder", f"a token attends to itself and those before it{cross}"
+        cross = "a token attends to itself and those before it, and to an encoder"
+        own = "a token attends to itself and those before it"
+        yield "decoder", cross if config.add_cross_attention else own
     if overview.decoder is not None:
-        who = "a token attends to itself, to those before it and to the encoder"
-        yield "decoder", f"{overview.decoder.num_hidden_layers} layers; {who}"
-    yield "shared", "; ".join(overview.shared) or "nothing"
+        who = "{layers} layers; a token attends to itself, to those before it and to the encoder"
+        yield "decoder", Message(who, overview.decoder.num_hidden_layers)
+    yield "shared", join(overview.shared, "; ") if overview.shared else "nothing"
     yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
-    yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"
-    on_top = ["pooler"] * overview.pooler + [f"{name} head" for name in overview.outputs]
-    yield "on top", ", ".join(on_top) or "nothing: the output is hidden states"
+    rates = [Message("{count} of rate {rate}", n, p) for p, n in overview.dropouts.items()]
+    yield "dropouts", join(rates) if rates else "none"
+    on_top = ["pooler"] * overview.pooler
+    on_top += [Message("{name} head", name) for name in overview.outputs]
+    yield "on top", join(on_top) if on_top else "nothing: the output is hidden states"
     if overview.labels and {"classification", "tokens"} & {*overview.outputs}:
         more = ", ..." if len(overview.labels) > _SHOWN_LABELS else ""
         shown = ", ".join(overview.labels[:_SHOWN_LABELS])
@@ -313,10 +339,14 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
 
 def _distances(disentangled: Disentangled) -> str:
     """Terms that relative positions add to the attention scores."""
-    terms = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
-    shared = ", which far distances share" if disentangled.position_buckets else ""
-    rows = f"{2 * disentangled.span:,} vectors{shared}"
-    return f"{rows}; in the scores of every layer, with {terms}"
+    terms = join((_TERMS[term] for term in sorted(disentangled.terms)), " and ")
+    rows = "{count:,} vectors; in the scores of every layer, with {terms}"
+    if disentangled.position_buckets:
+        rows = (
+            "{count:,} vectors, which far distances share; in the scores of every layer, with "
+            "{terms}"
+        )
+    return Message(rows, 2 * disentangled.span, terms)
 
 
 def _parameters(overview: Overview) -> Table:
@@ -362,8 +392,11 @@ def _attention_note(overview: Overview) -> str:
     count = parts.get("attention.qkv", 0) + parts.get("attention.output", 0)
     if count != 4 * d * d + 4 * d or any(part.startswith("attention.bias.") for part in parts):
         return ""
-    parameters = f"4 D² + 4 D = {count:,} parameters (D = {d:,})"
-    return f"The attention of a block has {parameters}, whatever the number of heads."
+    return Message(
+        "The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {value:,}), whatever "
+        "the number of heads.",
+        *(count, d),
+    )
 
 
 def _heads(overview: Overview) -> Table:
@@ -373,7 +406,7 @@ def _heads(overview: Overview) -> Table:
     table.add_column(translated("columns of block 0"))
     kinds = rows[0].columns
     for kind, (matrix, *_) in kinds.items():
-        table.add_column(translated(f"{kind} ({matrix})"), justify="right")
+        table.add_column(translated("{kind!t} ({matrix})", kind, matrix), justify="right")
     table.add_column(translated("rows of output"), justify="right")
     shown = rows if len(rows) <= 4 else (*rows[:2], None, rows[-1])
     for row in shown:
@@ -381,7 +414,7 @@ def _heads(overview: Overview) -> Table:
             table.add_row("...")
             continue
         spans = [f"{first}-{last}" for _, first, last in row.columns.values()]
-        table.add_row(translated(f"head {row.head}"), *spans, f"{row.rows[0]}-{row.rows[1]}")
+        table.add_row(translated("head {head}", row.head), *spans, f"{row.rows[0]}-{row.rows[1]}")
     return table
 
 
@@ -389,17 +422,25 @@ def _heads_note(overview: Overview) -> str:
     k = overview.config.head_size
     matrices = {matrix for matrix, *_ in overview.head_columns[0].columns.values()}
     if matrices != {"qkv"}:
-        return f"The heads lie side by side in the matrices, {k} columns each."
+        return Message("The heads lie side by side in the matrices, {name} columns each.", k)
     heads, d = len(overview.head_columns), overview.config.hidden_size
     family = all_families().get(overview.model_type)
     kinds = {Fuse} if family is None else {type(rule) for rule in family.weight_map.rules}
-    note = f"The heads lie side by side in one matrix of {d} x {3 * k * heads}."
+    note = Message(
+        "The heads lie side by side in one matrix of {size} x {width}.", d, 3 * k * heads
+    )
     if Heads in kinds:  # an axis of heads
-        stored = f"q, k and v, {d} x {heads} x {k} each: a matrix for each head."
-        return f"{note} Transformers stores {stored}"
-    stored = f"its thirds as query, key and value, {d} x {k * heads} each"
-    also = f" Transformers stores {stored}, the heads side by side there too."
-    return note + (also if Fuse in kinds else "")
+        stored = (
+            "Transformers stores q, k and v, {size} x {heads} x {width} each: a matrix for each "
+            "head."
+        )
+        return sentences((note, Message(stored, d, heads, k)))
+    stored = Message(
+        "Transformers stores its thirds as query, key and value, {size} x {width} each, the heads "
+        "side by side there too.",
+        *(d, k * heads),
+    )
+    return sentences((note, stored)) if Fuse in kinds else note
 
 
 def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
@@ -409,7 +450,7 @@ def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
     console.print()
     if shapes.tokens is not None:
         pairs = [f"{token} {i}" for token, i in zip(shapes.tokens, shapes.ids, strict=True)]
-        more = f" ... ({len(pairs)} in all)" if len(pairs) > _SHOWN_TOKENS else ""
+        more = Message(" ... ({count} in all)", len(pairs)) if len(pairs) > _SHOWN_TOKENS else ""
         words = " | ".join(pairs[:_SHOWN_TOKENS]) + translated(more)
         console.print(Text(translated("tokens and ids"), style="bold"))
         console.print(Padding(Text(words), (0, 0, 1, 2)))

@@ -267,13 +267,16 @@ def drift_lead(found: RowDrift) -> list[str]:
     largest = found.largest
     name, amount = translated(largest.name), decimals(largest.beyond_chance)
     if largest.beyond_chance > 0:
-        first = translated(f"Changed most: {name}, by {amount} more than chance")
+        first = translated("Changed most: {name}, by {amount} more than chance", name, amount)
     else:
         first = translated("No change beyond chance")
     new = translated(counted(found.rows, "new row"))
     earlier = translated(counted(found.earlier_rows, "row"))
     reference = translated(found.reference)
-    return [first, translated(f"{new} compared with {reference} ({earlier})")]
+    return [
+        first,
+        translated("{new} compared with {reference} ({earlier})", new, reference, earlier),
+    ]
 
 
 def drift_page(found: RowDrift) -> Page:

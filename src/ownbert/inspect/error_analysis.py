@@ -23,6 +23,7 @@ from ownbert.inspect.error_judgement import JUDGES, Named, WrongPrediction
 from ownbert.inspect.explain.blend_words import CONTRIBUTIONS, LinearShares
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
@@ -253,8 +254,8 @@ def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]
     members: dict[str, np.ndarray] = {}
     lengths = np.asarray([sum(map(len, row.texts)) for row in rows])
     limits = np.quantile(lengths, (0.25, 0.75))
-    members[f"texts of up to {limits[0]:,.0f} characters"] = lengths <= limits[0]
-    members[f"texts of {limits[1]:,.0f} characters or more"] = lengths >= limits[1]
+    members[Message("texts of up to {limits:,.0f} characters", limits[0])] = lengths <= limits[0]
+    members[Message("texts of {limits:,.0f} characters or more", limits[1])] = lengths >= limits[1]
     if (tokenizer := getattr(predictor, "tokenizer", None)) is not None:
         ids = tokenizer.encode_batch([" ".join(row.texts) for row in rows])
         unknown = np.asarray(
@@ -286,7 +287,7 @@ def _clusters(vectors: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
         names = sorted(excess, key=lambda w: (-excess[w], w))[:_NAMING_WORDS]
         if names:
-            groups[f"similar texts, such as those with {', '.join(names)}"] = members
+            groups[Message("similar texts, such as those with {names}", ", ".join(names))] = members
     return groups
 
 
@@ -316,9 +317,13 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
     numbers = analysis.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"
     lines = [
-        translated(f"{analysis.rows:,} rows, mean absolute error {analysis.errors:.4g}")
+        translated(
+            "{rows:,} rows, mean absolute error {errors:.4g}", analysis.rows, analysis.errors
+        )
         if numbers
-        else translated(f"{percent(analysis.errors)} of {analysis.rows:,} rows are wrong")
+        else translated(
+            "{errors} of {rows:,} rows are wrong", percent(analysis.errors), analysis.rows
+        )
     ]
     if analysis.confusions:
         shown = "; ".join(f"{named(a)} -> {named(b)}: {n:,}" for a, b, n in analysis.confusions)

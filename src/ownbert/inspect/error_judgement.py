@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.language.messages import Message
 from ownbert.tasks.answer import compare
 from ownbert.tasks.metrics import find_label_errors
 from ownbert.tasks.rows import Row
@@ -81,7 +82,7 @@ def judge_labels(
         (best != truth).astype(float),
         [answer(i) for i in wrong],
         [(task.labels[truth[i]], task.labels[best[i]]) for i in wrong],
-        {f"label {name}": truth == index for index, name in enumerate(task.labels)},
+        {Message("label {name}", name): truth == index for index, name in enumerate(task.labels)},
         [answer(error.row) for error in find_label_errors(probabilities, truth)],
     )
 
@@ -98,7 +99,11 @@ def judge_label_sets(
     def wrong(i: int, c: int) -> WrongPrediction:
         name, holds = task.labels[c], bool(assigned[i, c])
         confidence = probabilities[i, c] if holds else 1 - probabilities[i, c]
-        both = (Named(f"not {name}"), name) if holds else (name, Named(f"not {name}"))
+        both = (
+            (Named(Message("not {name}", name)), name)
+            if holds
+            else (name, Named(Message("not {name}", name)))
+        )
         return WrongPrediction(i, *both, float(confidence), name, name, not holds)
 
     pairs: list[tuple[str, str]] = []
@@ -119,7 +124,7 @@ def judge_label_sets(
         (assigned != truth).any(1).astype(float),
         [wrong(i, c) for i, c in places],
         pairs,
-        {f"label {name}": truth[:, c] for c, name in enumerate(task.labels)},
+        {Message("label {name}", name): truth[:, c] for c, name in enumerate(task.labels)},
         [each for _, each in doubtful],
     )
 
@@ -147,8 +152,8 @@ def judge_numbers(
     for c, name in enumerate(task.labels):
         low, high = np.quantile(truth[:, c], (0.25, 0.75))
         start = "" if one else f"{name} "
-        groups[f"numbers {start}up to {low:.4g}"] = truth[:, c] <= low
-        groups[f"numbers {start}from {high:.4g}"] = truth[:, c] >= high
+        groups[Message("numbers {column}up to {value:.4g}", start, low)] = truth[:, c] <= low
+        groups[Message("numbers {column}from {value:.4g}", start, high)] = truth[:, c] >= high
     order = np.argsort(-(distance / spread).max(1), kind="stable").tolist()
     return Judgement(distance.mean(1), [answer(i) for i in order], groups=groups)
 
@@ -175,8 +180,10 @@ def judge_tags(
             wrong.append(WrongPrediction(i, right, shown, confidence, name, kind))
             pairs.append((label, predicted))
     kinds = sorted({kind for row in rows for kind in _kinds(row.target, are_entities)})
-    groups = {
-        f"label {kind}": np.asarray([kind in _kinds(row.target, are_entities) for row in rows])
+    groups: dict[str, np.ndarray] = {
+        Message("label {kind}", kind): np.asarray(
+            [kind in _kinds(row.target, are_entities) for row in rows]
+        )
         for kind in kinds
     }
     badness = np.asarray(
@@ -202,7 +209,12 @@ def _entities_of(
         name = NONE if other is None else other[0]
         same = other is not None and other[0] == entity[0]
         differing.append(
-            (entity, other, entity[0], Named(f"{name}, other words") if same else name)
+            (
+                entity,
+                other,
+                entity[0],
+                Named(Message("{name}, other words", name)) if same else name,
+            )
         )
     for other in predicted:
         if all(o[2] <= other[1] or other[2] <= o[1] for o in right):
@@ -251,8 +263,8 @@ def judge_answers(
         pairs.append((_AN_ANSWER if row.target else _NO_ANSWER, _place(row, decision)))
     starts = [row.texts[0].split()[:1] for row in rows]
     begins = {words[0].lower() for words in starts if words}
-    groups = {
-        f"questions that begin with {word}": np.asarray(
+    groups: dict[str, np.ndarray] = {
+        Message("questions that begin with {word}", word): np.asarray(
             [bool(row_starts) and row_starts[0].lower() == word for row_starts in starts]
         )
         for word in sorted(begins)
@@ -292,14 +304,14 @@ def judge_choices(
     def answer(i: int) -> WrongPrediction:
         choices, place = rows[i].texts[1:], best[i]
         shown = choices[rows[i].target], choices[place]
-        return WrongPrediction(i, *shown, float(raws[i][place]), f"choice {place}")
+        return WrongPrediction(i, *shown, float(raws[i][place]), Message("choice {index}", place))
 
     wrong = [answer(i) for i in np.flatnonzero(badness).tolist()]
     most = max(len(raw) for raw in raws)
-    groups = {
-        f"rows whose correct choice is number {place + task.first_label}": np.asarray(
-            [row.target == place for row in rows]
-        )
+    groups: dict[str, np.ndarray] = {
+        Message(
+            "rows whose correct choice is number {place}", place + task.first_label
+        ): np.asarray([row.target == place for row in rows])
         for place in range(most)
     }
     return Judgement(badness, wrong, groups=groups)

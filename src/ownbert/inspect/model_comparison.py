@@ -21,6 +21,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import decide_all, given_rows, read_labelled_rows
 from ownbert.inspect.error_judgement import JUDGES
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
@@ -162,7 +163,7 @@ def compare(
     opened = [open_folder(folder, compute, columns=columns) for folder in (first, second)]
     task, other = (each.task for each in opened)
     if task.name != other.name:
-        tasks = f"{task.name} and {other.name}"
+        tasks = Message("{first} and {second}", task.name, other.name)
         raise InputError(
             "{first} and {second} are for different tasks: {tasks}; compare models for the same "
             "task",
@@ -340,17 +341,25 @@ def result_lead(result: ModelComparison) -> list[str]:
     gap = decimals(found.second - found.first, sign="+")
     better = result.better
     if better is None:
-        first = translated(f"No clear difference: {name} {gap} for the second model")
+        first = translated("No clear difference: {name} {gap} for the second model", name, gap)
     else:
-        first = translated(f"{result.models[better]} is better: {name} {gap} for the second model")
+        first = translated(
+            "{models} is better: {name} {gap} for the second model",
+            result.models[better],
+            name,
+            gap,
+        )
     if found.low is not None and found.high is not None:
         low, high = (decimals(value, sign="+") for value in (found.low, found.high))
-        first = translated(f"{first} (95% interval {low} to {high})")
+        first = translated("{first} (95% interval {low} to {high})", first, low, high)
     rows = translated(counted(result.rows, "row"))
-    lines = [first, translated(f"{rows}; {percent(result.equal)} of the predictions are equal")]
+    lines = [
+        first,
+        translated("{rows}; {equal} of the predictions are equal", rows, percent(result.equal)),
+    ]
     if result.clusters < result.rows:
-        treats = f"The interval treats them as {result.clusters:,} clusters of rows"
-        lines.append(translated(f"{treats} that belong together"))
+        treats = "The interval treats them as {count:,} clusters of rows that belong together"
+        lines.append(translated(treats, result.clusters))
     return lines
 
 
@@ -407,7 +416,7 @@ def _scores(result: ModelComparison) -> Section:
         for name, each in result.scores.items()
     )
     columns = ("", "first", "second", "difference", "95% interval")
-    lead = f"First: {result.models[0]}. Second: {result.models[1]}."
+    lead = Message("First: {first}. Second: {second}.", *result.models)
     return Section("scores", "Scores", lead, columns, rows)
 
 

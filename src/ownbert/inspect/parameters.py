@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ownbert.inspect.internals.observing import ranges
+from ownbert.language.messages import Message
 from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
@@ -130,11 +131,13 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     groups = [*stack_groups(model.encoder, "encoder")]
     if model.decoder is not None:
         of_decoder = stack_groups(model.decoder, "decoder")
-        groups += [replace(g, name=f"decoder: {g.name}") for g in of_decoder if g.parts]
+        groups += [
+            replace(g, name=Message("decoder: {name}", g.name)) for g in of_decoder if g.parts
+        ]
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):
         groups.append(ParameterGroup("pooler", 1, found))
     for name, head in model.heads.items():
-        groups.append(ParameterGroup(f"{name} head", 1, parts(head, f"heads.{name}")))
+        groups.append(ParameterGroup(Message("{name} head", name), 1, parts(head, f"heads.{name}")))
     return tuple(groups)
 
 
@@ -160,9 +163,12 @@ def _group_blocks(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterG
     for number, parts in enumerate(blocks):
         alike.setdefault(tuple((p.name, p.shape, p.count) for p in parts), []).append(number)
     if len(alike) == 1 and len(blocks) > 1:
-        return [ParameterGroup(f"{len(blocks)} blocks", len(blocks), blocks[0])]
+        return [ParameterGroup(Message("{count} blocks", len(blocks)), len(blocks), blocks[0])]
     return [
-        ParameterGroup(f"block{'s' * (len(n) > 1)} {ranges(n)}", len(n), blocks[n[0]])
+        ParameterGroup(
+            Message("blocks {ranges}" if len(n) > 1 else "block {ranges}", ranges(n)),
+            *(len(n), blocks[n[0]]),
+        )
         for n in alike.values()
     ]
 

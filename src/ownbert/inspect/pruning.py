@@ -29,6 +29,7 @@ from ownbert.inference.engines import TORCH, Compute
 from ownbert.inference.opened import Networks, given_rows, read_labelled_rows
 from ownbert.inspect.internals.observing import evaluating
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.tables.columns import ColumnNames
 from ownbert.tasks.task import task_of
@@ -371,9 +372,9 @@ def _ones(model: Model) -> Tensor:
 def heads_table(importance: np.ndarray, kept: Sequence[tuple[int, int]]) -> list[str]:
     """A table with one line per layer and one number per head; pruned heads are dots."""
     left = set(kept)
-    width = max(8, len(f"layer {len(importance) - 1}"))
+    width = max(8, len(Message("layer {count}", len(importance) - 1)))
     lines = [" " * width + "".join(f"{head:>8}" for head in range(importance.shape[1]))]
     for layer, row in enumerate(importance):
         cells = (f"{v:8.3f}" if (layer, h) in left else f"{'.':>8}" for h, v in enumerate(row))
-        lines.append(set_cell_size(translated(f"layer {layer}"), width) + "".join(cells))
+        lines.append(set_cell_size(translated("layer {layer}", layer), width) + "".join(cells))
     return lines

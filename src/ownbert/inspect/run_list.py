@@ -25,6 +25,7 @@ from ownbert.figures import figure_class
 from ownbert.files.json_files import read_json, read_yaml
 from ownbert.inspect.terminal_tables import open_table, plain_text
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.objectives import PRETRAINING
 from ownbert.run.file_names import RECIPE, REPORT
 from ownbert.train.display import duration
@@ -129,10 +130,11 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
             name = top.resolve().name if candidate == top else candidate.relative_to(top).as_posix()
             runs.append(read_run(candidate, name=name))
         except InputError as error:
-            broken.append(str(error))
+            broken.append(error.message)
     if not runs:
-        why = f": {broken[0]}" if broken else f" (folders with {LOG} and {RECIPE})"
-        raise InputError("no runs in {top}{why}", top, why)
+        if broken:
+            raise InputError("no runs in {folder}: {problem}", top, broken[0])
+        raise InputError("no runs in {folder} (folders with {log} and {recipe})", top, LOG, RECIPE)
     return RunList(_sorted(runs, sort), broken)
 
 
@@ -185,7 +187,9 @@ def _of_fit(folder: Path, _: Mapping[str, Any], written: float) -> dict[str, Any
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         damaged = REPORT if report else _FIT
         raise InputError("{folder} has a damaged {report}", folder, damaged) from None
-    active = f"active {_ago(written)} s ago" if _active(written) else "stopped, resumable"
+    active = (
+        Message("active {ago} s ago", _ago(written)) if _active(written) else "stopped, resumable"
+    )
     return {
         "kind": "fit",
         "state": "finished" if report else active,
@@ -284,8 +288,8 @@ def _state(
     if finished:
         return "finished"
     if _active(written):
-        return f"at step {last['step']:,}, active {_ago(written)} s ago"
-    return f"stopped at step {last['step']:,}" + (", resumable" if states else "")
+        return Message("at step {last:,}, active {ago} s ago", last["step"], _ago(written))
+    return Message("stopped at step {last:,}", last["step"]) + (", resumable" if states else "")
 
 
 def _reserved(states: Sequence[Path]) -> float:
@@ -446,7 +450,7 @@ def _result(run: RunSummary, name: str) -> str:
         return "-"
     last = _figure(name, run.last[name])
     best = _figure(name, run.best[name][0]) if name in run.best else last
-    return last if best == last else translated(f"{last} (best {best})")
+    return last if best == last else translated("{last} (best {best})", last, best)
 
 
 def _figure(name: str, value: float) -> str:

@@ -18,6 +18,7 @@ from ownbert.batches.layout import make_layout
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError
 from ownbert.inspect.internals.observing import evaluating, observing_attend, text_batch
+from ownbert.language.messages import Message
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 
@@ -125,7 +126,9 @@ def forward_shapes(
     step; ``InputError`` if there are no ids, or too many for the model."""
     if not len(ids):
         raise InputError("the number of tokens must be at least 1")
-    note = "" if tokens is None else f", {tokens[0]} and {tokens[-1]} among them"
+    note = ""
+    if tokens is not None:
+        note = Message(", {first} and {last} among them", tokens[0], tokens[-1])
     batch = text_batch(model, ids, note)
     observed: Observed = {}
     with _observing(model, observed), evaluating(model), torch.inference_mode():
@@ -140,16 +143,25 @@ def forward_shapes(
         name, letters, meaning = named[key]
         disentangled = config.disentangled
         if name == "attention weights" and disentangled is not None and disentangled.pos_att_type:
-            meaning = meaning.replace("sqrt(K)", f"sqrt({1 + len(disentangled.pos_att_type)} K)")
-            meaning = meaning.replace(
-                ": row", " and of distances: row" if disentangled.terms else ": row"
+            meaning = (
+                "softmax of queries x keys / sqrt({count} K): row i is what token i takes from "
+                "each token"
             )
+            if disentangled.terms:
+                meaning = (
+                    "softmax of queries x keys / sqrt({count} K) and of distances: row i is what "
+                    "token i takes from each token"
+                )
+            meaning = Message(meaning, 1 + len(disentangled.pos_att_type))
         if name == "attention weights" and config.positions.bias is not None:
-            meaning = meaning.replace("sqrt(K)", "sqrt(K) and of distances")
+            meaning = (
+                "softmax of queries x keys / sqrt(K) and of distances: row i is what token i takes "
+                "from each token"
+            )
         steps.append(ShapeStep(name, _letters(letters, key[0], config), sizes, meaning))
         if key == (_BLOCK, "out") and config.num_hidden_layers > 1:
             last = config.num_hidden_layers - 1
-            meaning = f"after layer {last}, the last; every layer works like block 0"
+            meaning = Message("after layer {last}, the last; every layer works like block 0", last)
             steps.append(ShapeStep("hidden states", "T D", tuple(outputs.hidden.shape), meaning))
     shown = None if tokens is None else tuple(tokens)
     return ForwardShapes(shown, tuple(map(int, ids)), tuple(steps), _legend(steps))

@@ -3,19 +3,23 @@
     Message("{file} has no column {name!r}; choose with {--text-column}", path, name)
 
 A message is its English sentence, a ``str``. Its translation is that of its template, filled with
-the same values; values that are messages are translated, too. ``{--text-column}`` is an option,
-which is an argument in Python.
+the same values. Values that are messages are translated, too, and words of ours that are marked in
+a template or a translation, as in ``{kind!t}``. ``{--text-column}`` is an option, which is an
+argument in Python.
 """
 
 import contextlib
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from ownbert.language.catalogue import CHINESE, ENGLISH, catalogue, current_language
+from ownbert.language.catalogue import ENGLISH, catalogue, current_language
 
 _SWITCHES = {"resume", "overwrite", "network", "dry_run"}
+# Starts of any line.
+_START = re.compile("(?:warning|note|error): ")
 _state = {"on_command_line": False}
 # Options of this command, mapped to the spelling that was typed.
 typed_options: dict[str, str] = {}
@@ -90,18 +94,58 @@ class Message(str):
         message.template, message.values = template, values
         return message
 
+    def __add__(self, other: str) -> "Message":
+        return join((self, other), "")
+
+    def __radd__(self, other: str) -> "Message":
+        return join((other, self), "")
+
     def __reduce__(self) -> Any:
         return Message, (self.template, *self.values.values())
+
+    def replaced(self, names: Mapping[Any, str]) -> "Message":
+        """The message with other values, also in the messages in it."""
+        values = (
+            value.replaced(names)
+            if isinstance(value, Message)
+            else names.get(value, value)
+            if isinstance(value, Hashable)
+            else value
+            for value in self.values.values()
+        )
+        return Message(self.template, *values)
 
     def shown(self, language: str | None = None, *, on_command_line: bool | None = None) -> str:
         """The message in a language, that of the locale by default."""
         language = language or current_language()
         if on_command_line is None:
             on_command_line = is_on_command_line()
-        template = self.template
-        if language == CHINESE:
-            template = catalogue(CHINESE)[""].get(template, template)
+        template = translation_of(self.template, language)
         return _Filled(language, on_command_line).vformat(template, (), self.values)
+
+
+def join(parts: Iterable[str], by: str = ", ") -> Message:
+    """Texts and messages as one message, in which each is translated, as is ``by``."""
+    first, *others = parts
+    names = {"first": first, "by": by, **{f"part{i}": part for i, part in enumerate(others)}}
+    template = "{first!t}" + "".join(f"{{by!t}}{{{name}!t}}" for name in list(names)[2:])
+    return Message.ready(by.join((first, *others)), template, **names)
+
+
+def sentences(parts: Iterable[str]) -> Message:
+    """Sentences as one message; Chinese ones have no spaces between them."""
+    values = list(filter(None, parts))
+    return Message("".join(f"{{part{i}!{'n' if i else 't'}}}" for i in range(len(values))), *values)
+
+
+def translation_of(text: str, language: str) -> str:
+    """The translation of a text or template; a text without one stays as it is."""
+    if language == ENGLISH:
+        return text
+    texts = catalogue(language)[""]
+    if start := _START.match(text):
+        return texts[start[0]] + texts.get(text[start.end() :], text[start.end() :])
+    return texts.get(text, text)
 
 
 def names_of(template: str, *, options: bool = False) -> list[str]:
@@ -128,6 +172,11 @@ class _Filled(Formatter):
         return kwargs[field_name], field_name
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion == "n":  # the next sentence
+            return " " * (self.language == ENGLISH) + self.convert_field(value, "t")
+        if conversion == "t" and type(value) is str:
+            return translation_of(value, self.language)
+        conversion = None if conversion == "t" else conversion
         if isinstance(value, Option):
             return value.shown(self.on_command_line)
         if isinstance(value, Message):

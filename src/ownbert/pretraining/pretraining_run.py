@@ -23,6 +23,7 @@ from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import writing
 from ownbert.language import translated
+from ownbert.language.messages import Message, join
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.nn.output_heads import MaskedLMHead
@@ -389,10 +390,13 @@ class Pretraining(TrainingRun):
             "documents": f"{store.documents:,}",
             "sentences": f"{store.sentences:,}",
             "tokens": f"{len(store.tokens):,}",
-            "vocabulary": f"{self.config.vocab_size:,} tokens",
+            "vocabulary": Message("{vocab_size:,} tokens", self.config.vocab_size),
             **({"word features": ", ".join(store.tags)} if store.tags else {}),
-            "sequences": f"{len(self.phase_data[0].examples):,} for training, "
-            f"{len(self.phase_data[0].held_out):,} held out",
+            "sequences": Message(
+                "{count:,} for training, {phase_data_count:,} held out",
+                len(self.phase_data[0].examples),
+                len(self.phase_data[0].held_out),
+            ),
             "identity": store.identity,
         }
 
@@ -407,14 +411,32 @@ class Pretraining(TrainingRun):
         lengths = dict.fromkeys(f"{data.settings.max_length:,}" for data in self.phase_data)
         first = self.phase_data[0]
         return [
-            f"{store.documents:,} documents, {store.sentences:,} sentences, "
-            f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
-            f"{len(first.examples):,} training sequences of up to {', then '.join(lengths)} "
-            f"tokens, {len(first.held_out):,} held out",
-            f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
-            f"of {config.hidden_size}, {config.num_attention_heads} heads, "
-            f"{parameters:,} parameters; {describe_limit(run)} of {', then '.join(tasks)} on "
-            f"{run.device} in {run.precision}",
+            Message(
+                "{documents:,} documents, {sentences:,} sentences, {count:,} tokens, "
+                "{vocab_size:,} in the vocabulary; {first_count:,} training sequences of up to "
+                "{lengths} tokens, {count2:,} held out",
+                store.documents,
+                store.sentences,
+                len(store.tokens),
+                config.vocab_size,
+                len(first.examples),
+                join(lengths, ", then "),
+                len(first.held_out),
+            ),
+            Message(
+                "{init_from}: {num_hidden_layers} layers of {hidden_size}, "
+                "{num_attention_heads} heads, {parameters:,} parameters; {describe_limit} of "
+                "{tasks} on {device} in {precision}",
+                recipe.model.init_from or recipe.model.size,
+                config.num_hidden_layers,
+                config.hidden_size,
+                config.num_attention_heads,
+                parameters,
+                describe_limit(run),
+                join(tasks, ", then "),
+                run.device,
+                run.precision,
+            ),
             *([describe_features(store.tags)] if store.tags else []),
         ]
 
@@ -442,8 +464,13 @@ def preview_pretraining(
     lines = [
         dump(run.recipe),
         *run.summary(),
-        f"first batch: {batch.sequences} sequences, {batch.tokens:,} tokens, "
-        f"{len(targets):,} to predict, shown as seen->target",
+        Message(
+            "first batch: {sequences} sequences, {tokens:,} tokens, {count:,} to predict, shown "
+            "as seen->target",
+            batch.sequences,
+            batch.tokens,
+            len(targets),
+        ),
     ]
     ends = list(accumulate(batch.layout.lengths))
     for number, (start, end) in enumerate(
@@ -474,10 +501,10 @@ def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
     """The most important settings, then all others with non-default values."""
     yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
     if recipe.run.max_steps:
-        yield "steps", f"{recipe.run.max_steps:,} at most"
+        yield "steps", Message("{epochs} at most", recipe.run.max_steps)
     if recipe.run.max_minutes:
-        yield "time", f"{recipe.run.max_minutes:g} minutes at most"
-    yield "batch", f"{recipe.data.batch_tokens:,} tokens"
+        yield "time", Message("{max_minutes:g} minutes at most", recipe.run.max_minutes)
+    yield "batch", Message("{count:,} tokens", recipe.data.batch_tokens)
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
     shown = {"data.tokens", "data.batch_tokens", "model.init_from", "model.init_counts"}
@@ -494,10 +521,12 @@ def _metrics(metrics: Mapping[str, Any]) -> str:
         words = objective.title
         loss, share = metrics.get(f"{task}_loss"), metrics.get(f"{task}_accuracy")
         if loss is not None:
-            rows.append((f"{words}: loss", f"{loss:.4f}"))
+            rows.append((Message("{words}: loss", words), f"{loss:.4f}"))
             if objective.predicts:
-                rows.append((f"{words}: perplexity", f"{math.exp(min(loss, 50)):,.1f}"))
+                rows.append(
+                    (Message("{words}: perplexity", words), f"{math.exp(min(loss, 50)):,.1f}")
+                )
         if share is not None:
-            rows.append((f"{words}: accuracy", f"{share:.4f}"))
+            rows.append((Message("{words}: accuracy", words), f"{share:.4f}"))
     rows += [(words, f"{metrics[key]:.4f}") for key, words in _BASELINES.items() if key in metrics]
     return table(("metric", "value"), in_words(rows)) if rows else ""

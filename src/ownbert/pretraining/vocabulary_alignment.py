@@ -25,7 +25,7 @@ from ownbert.corpus.store import Store
 from ownbert.exceptions import InputError, percent
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
-from ownbert.language import translated
+from ownbert.language.messages import Message, join
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.nn.variants.feature_embeddings import WordFeatures
@@ -242,21 +242,25 @@ class AlignmentReport:
 
     def __str__(self) -> str:
         parts = (name.split(".") for name in self.new)
-        modules = (f"the {rest[0]} head" if k == "heads" else f"the {k}" for k, *rest in parts)
-        new = ", ".join(dict.fromkeys(modules))
-        unused = ", ".join(self.unused)
-        tokens = ", ".join(
-            translated(f"{self.tokens[kind]:,} {name} ({percent(self.shares[kind])} of the corpus)")
+        head = "the {name} head"
+        new = dict.fromkeys(
+            Message(head, rest[0]) if k == "heads" else f"the {k}" for k, *rest in parts
+        )
+        tokens = [
+            Message(
+                "{count:,} {name!t} ({share} of the corpus)",
+                *(self.tokens[kind], name, percent(self.shares[kind])),
+            )
             for kind, name in MATCH_KINDS.items()
             if self.tokens[kind]
-        )
-        lines = [
-            f"started from {self.folder}: {len(self.copied)} tensors copied"
-            + (f"; new: {new}" if new else "")
-            + (f"; not used: {unused}" if unused else ""),
-            f"tokens: {tokens}",
         ]
-        return "\n".join([*lines, *([self.hint] if self.hint else [])])
+        lines = [
+            Message("started from {folder}: {count} tensors copied", self.folder, len(self.copied))
+            + (Message("; new: {parts}", list(new)) if new else "")
+            + (Message("; not used: {parts}", list(self.unused)) if self.unused else ""),
+            Message("tokens: {tokens}", join(tokens)),
+        ]
+        return join(filter(None, [*lines, self.hint]), "\n")
 
 
 def position_limit(folder: str | Path) -> int | None:
@@ -395,7 +399,9 @@ def _load_old_model(
         report = copy_weights(old, tensors, weight_map, description=description, lenient=True)
     if report.problems:
         problems = "; ".join(first_of(report.problems))
-        raise InputError(f"{weights} does not match its {CONFIG}: {problems}")
+        raise InputError(
+            "{weights} does not match its {config}: {problems}", weights, CONFIG, problems
+        )
     names = {n: weight_map.their_name(n, config) for n, _ in old.named_parameters()}
     return old, {n for n, theirs in names.items() if theirs in report.new}, tuple(report.unused)
 

@@ -20,6 +20,7 @@ from ownbert.files.input_files import sha256_of
 from ownbert.files.writing import write_text
 from ownbert.hub import PREFIX
 from ownbert.language import translated
+from ownbert.language.messages import Message, sentences
 from ownbert.run.file_names import CARD as CARD
 from ownbert.terminal import printable
 
@@ -61,7 +62,9 @@ def save_card(
     """
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
-        return f"{path} was not written by ownbert and is kept; no model card was written"
+        return Message(
+            "{path} was not written by ownbert and is kept; no model card was written", path
+        )
     python = platform.python_version()
     versions = f"ownbert {ownbert.__version__}, torch {torch.__version__}, Python {python}"
     origin = hub_base(str(base)) if base else ""
@@ -74,7 +77,7 @@ def save_card(
         # Tables, code and pictures are translated already; a paragraph is on one line.
         if not block.startswith(("|", "```")):
             block = " ".join(block.split("\n"))
-        start.append(block if block.startswith(("|", "```", "![")) else translated(block))
+        start.append(translated(block))
     write_text(path, "\n\n".join([*start, versions]) + "\n")
     return None
 
@@ -85,8 +88,16 @@ def _compiled(template: Path) -> Any:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.globals.update(cell=cell, in_short=labels_in_short, repr=repr)
+    environment.globals.update(
+        cell=cell, in_short=labels_in_short, repr=repr, message=Message, sentences=sentences
+    )
+    environment.globals["_"] = _in_language
     return environment.from_string(template.read_text(encoding="utf-8"))
+
+
+def _in_language(text: str, *values: Any) -> str:
+    """A paragraph with values; the templates break its lines."""
+    return translated(text if isinstance(text, Message) else " ".join(text.split()), *values)
 
 
 def changed_settings(
@@ -118,7 +129,7 @@ def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:
     text = "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
     if len(shown) == len(rows):
         return text
-    return f"{text}\n\n{translated(f'and {len(rows) - len(shown):,} more.')}"
+    return f"{text}\n\n{translated('and {count:,} more.', len(rows) - len(shown))}"
 
 
 def in_words(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -130,7 +141,7 @@ def labels_in_short(labels: Sequence[str]) -> str:
     """Labels in a sentence; only the first ones if there are many."""
     shown = ", ".join(map(cell, labels[:MAX_LABELS]))
     more = len(labels) - MAX_LABELS
-    return shown + translated(f" and {more:,} more") if more > 0 else shown
+    return shown + translated(" and {more:,} more", more) if more > 0 else shown
 
 
 def pictures(folder: str | Path, captions: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from ownbert.batches.batch import Batch, pack
 from ownbert.batches.example import Example, batches_by_tokens
 from ownbert.checkpoint import Description, describe, load, load_tokenizer
 from ownbert.checkpoint.description import VECTORS, record_agreement
+from ownbert.language.messages import Message, sentences
 from ownbert.nn.encoder_stack import Encoder
 from ownbert.nn.output_heads import POOLINGS
 from ownbert.nn.prepack import prepack
@@ -129,7 +130,7 @@ class PrecisionCheck:
     def sentences(self) -> str:
         ending = "s" if self.commands.startswith("The command ") else ""
         does = f"use{ending} {_BFLOAT16}" if self.agree else f"use{ending} float32."
-        return f"{self.finding} {self.commands} {does}"
+        return sentences((self.finding, f"{self.commands} {does}"))
 
 
 def check_vectors(folder: Path, texts: Sequence[np.ndarray]) -> PrecisionCheck | None:
@@ -161,8 +162,9 @@ def of_cosines(fine: np.ndarray, rough: np.ndarray, commands: str) -> PrecisionC
     """The result for two vectors of each text, (N, D)."""
     norms = np.linalg.norm(fine, axis=-1) * np.linalg.norm(rough, axis=-1)
     least = float(((fine * rough).sum(-1) / np.maximum(norms, 1e-12)).min())
-    finding = (
-        f"In bfloat16, the vectors of {len(fine):,} texts have cosines of at least {least:.5f} "
-        "with those in float32."
+    finding = Message(
+        "In bfloat16, the vectors of {count:,} texts have cosines of at least "
+        "{least:.5f} with those in float32.",
+        *(len(fine), least),
     )
     return PrecisionCheck(VECTORS, least >= _COSINE, finding, commands)

@@ -23,7 +23,7 @@ from ownbert.files.writing import (
     remove_empty,
     uninterrupted,
 )
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.run.file_names import BLEND, CARD, ENSEMBLE, RECIPE, REPORT
 from ownbert.settings import resolve, settings_of
 from ownbert.text.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 def nothing_to_resume(folder: Path) -> str:
     """A note for a run that starts although it was to be resumed."""
-    return f"note: {folder} has no run to resume; a new one starts"
+    return Message("note: {folder} has no run to resume; a new one starts", folder)
 
 
 class RunFolder:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from ownbert.files.writing import write_text
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.objectives.learner import Learner
 from ownbert.run.file_names import RECIPE
@@ -98,7 +99,7 @@ class TrainingRun(ABC):
         world.on_rank_zero(lambda: folder.check(self.identity, self.vocabularies))
         display = Display(self.command, quiet=quiet or not world.first)
         if not display.quiet:
-            warnings = (f"warning: {line}" for line in self.warnings())
+            warnings = (Message("warning: {line!t}", line) for line in self.warnings())
             for line in (*folder.notes(), *self.summary(), *warnings):
                 display.say(line)
         learner = self.make_learner(world, fresh=folder.saved is None, say=display.say)
@@ -123,7 +124,7 @@ class TrainingRun(ABC):
         )
         train(job, resume_from=folder.saved)
         model = self.finish(job, folder)
-        display.say(f"saved {folder.path}")
+        display.say("saved {path}", folder.path)
         for line in self.closing_lines():
             display.say(line)
         return model.eval()
@@ -162,5 +163,5 @@ class TrainingRun(ABC):
 
 def describe_limit(limits: Run) -> str:
     if limits.max_steps:
-        return f"{limits.max_steps:,} steps"
-    return f"{limits.max_minutes:g} minutes"
+        return Message("{max_steps:,} steps", limits.max_steps)
+    return Message("{max_minutes:g} minutes", limits.max_minutes)

@@ -12,7 +12,8 @@ from fastapi.responses import Response
 from pydantic import FailFast
 from pydantic_core import to_json
 
-from ownbert.exceptions import with_arguments
+from ownbert.language.catalogue import ENGLISH
+from ownbert.language.messages import Message
 
 # Responses with more numbers are serialised in a thread.
 _IN_THREAD = 20_000
@@ -91,8 +92,10 @@ class Refusal(Exception):
 
 
 def bad_field(message: str, param: str | None = None) -> Refusal:
-    """The error for an invalid field of a request; options in its message become fields."""
-    return Refusal(422, with_arguments(message), "invalid_value", param)
+    """The error for an invalid field of a request; options in its message are fields."""
+    if isinstance(message, Message):
+        message = message.shown(ENGLISH, on_command_line=False)
+    return Refusal(422, message, "invalid_value", param)
 
 
 def too_large(message: str) -> Refusal:

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from ownbert import limits
+from ownbert.language.messages import Message
 from ownbert.serve.exchange import Several, bad_field, json_answer, texts_of
 from ownbert.serve.huggingface_api import opened
 from ownbert.serve.served_model import Items
@@ -235,7 +236,7 @@ def _check_fields(body: TaskRequest, task: str, known: Any) -> None:
     applies["top_k"] = task not in _WITHOUT_TOP_K
     for field, does in applies.items():
         if getattr(body, field) is not None and not does:
-            raise bad_field(f"{field} does not apply to {task}", field)
+            raise bad_field(Message("{option} does not apply to {name}", field, task), field)
 
 
 def _candidates(filled: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ownbert.inference.score import Scorer
 from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
 from ownbert.inspect.internals.observation import ChosenHeads, HeadChoice, attention_maps
+from ownbert.language.messages import Message
 from ownbert.serve.exchange import Refusal, bad_field, too_large
 from ownbert.tables.texts_or_files import table_of_texts
 from ownbert.tasks.kinds import KINDS
@@ -383,7 +384,10 @@ class ServedModel:
         prompts = self.embedder.embedding_config.prompts
         if name not in prompts:
             known = ", ".join(prompts) or "none"
-            raise bad_field(f"there is no prompt {name!r}; the model has {known}", "prompt_name")
+            raise bad_field(
+                Message("there is no prompt {name!r}; the model has {options}", name, known),
+                "prompt_name",
+            )
         return prompts[name]
 
     def texts(self, texts: Sequence[str]) -> Items:
@@ -415,7 +419,10 @@ class ServedModel:
             method = OCCLUSION[0] if blend else METHOD
         if method not in METHODS:
             known = ", ".join(METHODS)
-            raise bad_field(f"method {method!r} is not known; use one of {known}", "method")
+            raise bad_field(
+                Message("method {method!r} is not known; use one of {options}", method, known),
+                "method",
+            )
         tokens = self.rows(data).tokens
         targets = map(self.predictor.task.explained_count, tokens)
         passes = [_PASSES.get(method, count) for count in tokens]
@@ -475,7 +482,7 @@ class ServedModel:
             self.predictor.doubts(options)
         except InputError as error:
             field = "unknown" if options.coverage is None else "coverage"
-            raise bad_field(str(error), field) from None
+            raise bad_field(error.message, field) from None
 
     # Work of the computing thread: results for the items of several requests.
 
@@ -502,7 +509,7 @@ class ServedModel:
         try:
             return [[e.to_dict() for e in self._explainer([row], method=method)] for row in data]
         except InputError as error:  # the method does not apply to linear models
-            raise bad_field(str(error), "method") from None
+            raise bad_field(error.message, "method") from None
 
     @cached_property
     def _explainer(self) -> Explainer:

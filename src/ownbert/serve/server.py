@@ -16,6 +16,7 @@ from typing import Any
 from ownbert.exceptions import InputError, needing
 from ownbert.files.input_files import allow_open_files
 from ownbert.hub import model_folder
+from ownbert.language.messages import Message
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.terminal import say
 
@@ -102,7 +103,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = "the port is in use" if error.errno == 98 else (error.strerror or str(error))
         raise InputError(
-            f"cannot listen on {host}:{port}: {reason}; choose another --port"
+            "cannot listen on {host}:{port}: {reason}; choose another {--port}", host, port, reason
         ) from None
     return found
 
@@ -174,7 +175,7 @@ def serve(
                 if model.note:
                     say(f"{model.name}: {model.note}")
             names = ", ".join(f"{model.name} ({model.task})" for model in models)
-            say(f"serving {names} at {address}")
+            say(Message("serving {names} at {address}", names, address))
             service.scheduler.run()
 
 

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from ownbert.exceptions import InputError
 from ownbert.inference.embedding_outputs import shortened
 from ownbert.inference.exported_network import ENGINE_POSITIONS
+from ownbert.language.messages import Message
 from ownbert.serve.connections import Bounds
 from ownbert.serve.exchange import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler, Turns
@@ -447,7 +448,10 @@ def _characters(value: Any) -> int:
 def _target_ids(model: ServedModel, targets: Sequence[str]) -> list[int]:
     ids = [model.tokenizer.id_of(token) for token in targets]
     if None in ids:
-        raise bad_field(f"{targets[ids.index(None)]!r} is not a token of the vocabulary", "targets")
+        raise bad_field(
+            Message("{targets!r} is not a token of the vocabulary", targets[ids.index(None)]),
+            "targets",
+        )
     if not ids:
         raise bad_field("targets is empty; name tokens of the vocabulary", "targets")
     return ids

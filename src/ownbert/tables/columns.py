@@ -13,7 +13,7 @@ from typing import Any
 
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.text_files import open_text
-from ownbert.language.messages import Message, Option
+from ownbert.language.messages import Message, Option, join
 from ownbert.tables.column_proposals import (
     are_numbers,
     bit_columns,
@@ -157,23 +157,21 @@ class ColumnSpec:
         characters wrap incorrectly."""
         if not self.names and not self.pairs:
             return "none"
-        names = ", ".join(filter(str.isascii, self.names))
         if self.role == "second" and self.pairs:
             pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs if one.isascii())
-            return f"none; if no text column is named and the file has a pair: {pairs}"
-        text = f"the first of {names}"
+            first = "none; if no text column is named and the file has a pair: {pairs}"
+            return Message(first, pairs)
+        text = Message("the first of {names}", ", ".join(filter(str.isascii, self.names)))
         if self.pairs:
-            text = f"that of a pair (see --second-column), else {text}"
+            text = Message("that of a pair (see --second-column), else {names}", text)
         if self.prefixes:
-            text += (
-                f" (lists; not in csv and tsv), or of {', '.join(self.prefixes)} (before numbers "
-                "or letters)"
-            )
+            prefixes = " (lists; not in csv and tsv), or of {prefixes} (before numbers or letters)"
+            text += Message(prefixes, ", ".join(self.prefixes))
         if self.set_aside is not None:
             text += "; else the only remaining column"
         elif not self.required:
             text += "; none if there is no such column"
-        return text + (f"; {self.note}" if self.note else "")
+        return text + Message("; {note!t}", self.note) if self.note else text
 
 
 def find_columns(
@@ -329,7 +327,7 @@ def positional_names(
                 wanted.remove(spec)
         if len(wanted) != width:
             several = " and ".join(spec.title for spec in wanted)
-            raise InputError(f"a row must be {several or 'one text'}")
+            raise InputError("a row must be {several}", several or "one text")
         both = next((spec.pairs[0] for spec in wanted if spec.role == "second" and spec.pairs), ())
         usual: dict[str, str] = dict(zip(("text", "second"), both, strict=False))
         if not labelled and wanted[0].names[0] in WORD_NAMES:
@@ -356,7 +354,9 @@ def _named_columns(
     several = [given]
     if spec.several and given not in names:
         several = split_names(given)
-    option = f"{spec.option} of {spec.of}" if spec.of else spec.option
+    option = spec.option
+    if spec.of:
+        option = Message("{option} of {command}", Option(option), spec.of)
     return tuple(require_column(names, name, source=path, option=option) for name in several)
 
 
@@ -410,7 +410,9 @@ def _proposals(
     missing = {s.role: s for s in wanted if s.set_aside is not None and s.role not in found}
     text = propose_text(path, left) if "text" in missing else None
     if text is not None:
-        proposals.append(f"{Option(missing['text'].option, text)} (the longest texts)")
+        proposals.append(
+            Message("{option} (the longest texts)", Option(missing["text"].option, text))
+        )
         taken.add(text)
     spec = missing.get("label")
     labels = propose_labels(path, left, taken, numbers=spec is not None and spec.several)
@@ -424,13 +426,17 @@ def _proposals(
     if spec is not None:
         bits = bit_columns(path, [name for name in left if name not in taken])
         if len(bits) > 1:
-            option = str(Option(spec.option, ",".join(bits)))
-            proposals.append(f"{option} (a column of 0 and 1 for each label)")
+            option = Option(spec.option, ",".join(bits))
+            proposals.append(Message("{option} (a column of 0 and 1 for each label)", option))
         elif len(labels) == 1:
             (count,) = labels.values()
-            proposals.append(f"{Option(spec.option, *labels)} ({count:,} different values)")
+            proposals.append(
+                Message(
+                    "{option} ({count:,} different values)", Option(spec.option, *labels), count
+                )
+            )
         elif labels:
-            proposals.append(str(Option(spec.option, *labels)))
+            proposals.append(Message("{option}", Option(spec.option, *labels)))
     return proposals
 
 
@@ -464,7 +470,7 @@ def _missing(
             "line) are: {shown}",
             path,
             start,
-            " and ".join(proposals),
+            join(proposals, " and "),
             shown,
         )
     return Message(

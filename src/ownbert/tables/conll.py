@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ownbert.exceptions import InputError, counted, warn_of_input
 from ownbert.files.text_files import open_text
+from ownbert.language.messages import Message
 from ownbert.tables.tables import PathLike
 
 DOCUMENT = "-DOCSTART-"
@@ -73,16 +74,22 @@ class _Layout:
 
     def read(self, number: int, fields: list[str]) -> tuple[str, str | None, list[str]]:
         """The word of a line, its tag if requested, and its features."""
-        where = f"{self.path}, line {number}"
+        where = Message("{path}, line {number}", self.path, number)
         if len(fields) != self.width:
             raise InputError(
-                f"{where}: {counted(len(fields), 'column')}, but line {self.first} has "
-                f"{self.width}; {_needed(self.tag)}"
+                "{where}: {columns}, but line {first} has {width}; {needed}",
+                where,
+                counted(len(fields), "column"),
+                self.first,
+                self.width,
+                _needed(self.tag),
             )
         features = [(index, "word feature") for index in self.features]
         for index, what in ((self.word, "word"), (self.tag, "tag"), *features):
             if index is not None and not fields[index]:
-                raise InputError(f"{where}: the {what} (column {index + 1}) is empty")
+                raise InputError(
+                    "{where}: the {what} (column {index}) is empty", where, what, index + 1
+                )
         tag = None if self.tag is None else fields[self.tag].strip()
         return fields[self.word], tag, [fields[index].strip() for index in self.features]
 
@@ -162,7 +169,13 @@ def _layout(
     if numbered:
         word, tag = word or "2", tag or "4"
     if tags and tag is None and width < 2:
-        raise InputError(f"{path}, line {first}: {counted(width, 'column')}; {_needed(1)}")
+        raise InputError(
+            "{path}, line {first}: {columns}; {needed}",
+            path,
+            first,
+            counted(width, "column"),
+            _needed(1),
+        )
     last = None
     if tags:
         last = width - 1 if tag is None else _column(path, "--label-column", tag, width)

@@ -7,8 +7,9 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from ownbert.exceptions import InputError, warn_of_input
+from ownbert.exceptions import InputError, counted, warn_of_input
 from ownbert.files.text_files import open_text
+from ownbert.language.messages import Message
 from ownbert.tables.missing_values import without_empty_end
 
 # A longer field means an unclosed quote; the default limit of the csv module, 131,072, is too small
@@ -75,19 +76,18 @@ def _after_header(path: Path, names: Sequence[str], rows: Iterator[_Row]) -> Ite
             continue
         yield number, fields
     if repeated:
-        times = "" if len(repeated) == 1 else f" (the first of {len(repeated):,} such lines)"
+        times = Message(" (the first of {count:,} such lines)", len(repeated))
         warn_of_input(
-            "{path}, line {repeated} repeats the header and is skipped{times}",
-            path,
-            repeated[0],
-            times,
+            "{path}, line {line} repeats the header and is skipped{times}",
+            *(path, repeated[0], "" if len(repeated) == 1 else times),
         )
 
 
 def _wrong_count(path: Path, number: int, found: int, wanted: int) -> str:
-    return (
-        f"{path}, line {number}: {found} field{'s' if found != 1 else ''}, but the header has "
-        f"{wanted}; quote texts that contain the separator, or use .jsonl"
+    return Message(
+        "{path}, line {line}: {fields}, but the header has {count}; quote texts that contain the "
+        "separator, or use .jsonl",
+        *(path, number, counted(found, "field"), wanted),
     )
 
 
@@ -275,9 +275,12 @@ def _parsed(
         fields = next(csv.reader(feed(), delimiter=delimiter, strict=strict), None)
     except csv.Error as error:
         if "field larger" in str(error):
-            reason = f"a field of over {LONGEST_FIELD:,} characters; is a quote never closed?"
+            reason = Message(
+                "a field of over {longest_field:,} characters; is a quote never closed?",
+                LONGEST_FIELD,
+            )
         else:
-            reason = f"not csv ({error})"
+            reason = Message("not csv ({error})", error)
         return _Parsed(None, taken, reason)
     if fields is None or is_open:
         return _Parsed(None, taken, "a quote is opened and never closed")
@@ -300,7 +303,7 @@ def _csv_rows(path: Path, lines: _LinesAhead, delimiter: str) -> Iterator[_Row]:
                 row, escapes = other, True
         number = lines.number()
         if row.fields is None:
-            raise InputError(f"{path}, line {number}: {row.error}")
+            raise InputError("{path}, line {number}: {error}", path, number, row.error)
         lines.drop(row.lines)
         width = width or len(row.fields)
         if row.fields or width == 1:

@@ -36,8 +36,11 @@ def read_features(
     for name, tags in zip(names, found, strict=True):
         if words is not None and len(tags) != words:
             raise InputError(
-                f"{where}: {counted(words, 'word')}, but {counted(len(tags), 'tag')} in column "
-                f"{name!r}; every word needs one"
+                "{where}: {words}, but {tags} in column {name!r}; every word needs one",
+                where,
+                counted(words, "word"),
+                counted(len(tags), "tag"),
+                name,
             )
     return found
 

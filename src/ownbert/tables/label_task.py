@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message, Option
 from ownbert.tables.labels import (
     LabelCells,
     as_lists,
@@ -103,20 +104,25 @@ class _Decision(NamedTuple):
 
 
 def _as_whole_numbers(column: _Column, what: str, other: str) -> str:
-    return (
-        f"the labels are {column.distinct:,} different whole numbers in {len(column.numbers):,} "
-        f"rows: they are read as {what}; use --task {other} to change this"
+    return Message(
+        "the labels are {distinct:,} different whole numbers in {count:,} rows: they are "
+        "read as {what}; use {task} to change this",
+        column.distinct,
+        len(column.numbers),
+        what,
+        Option("--task", other),
     )
 
 
 def _with_thousands(column: _Column) -> str:
-    return f"the labels are numbers with {column.signs[0]!r} between thousands"
+    return Message("the labels are numbers with {signs!r} between thousands", column.signs[0])
 
 
 def _only_few(column: _Column) -> str:
-    return (
-        f"the labels are only {column.distinct:,} different numbers, some with fractions: they "
-        "are read as numbers; use --task classify to change this"
+    return Message(
+        "the labels are only {distinct:,} different numbers, some with fractions: they are "
+        "read as numbers; use {--task classify} to change this",
+        column.distinct,
     )
 
 
@@ -130,7 +136,7 @@ _DECISIONS = (
     _Decision(
         lambda c: c.size > 0 and all(sum(map(is_on, v)) == 1 for v in c.lists),
         "classify",
-        lambda c: f"{vector_message('one-hot', c.size)}; --task multilabel reads them as sets",
+        lambda c: vector_message("one-hot", c.size) + "; --task multilabel reads them as sets",
     ),
     _Decision(lambda c: bool(c.lists), "multilabel"),
     # Numbers.
@@ -186,10 +192,12 @@ def note_on_numbers(names: Sequence[str]) -> str:
     are_numbers = len(different) >= _NOTED and decimal_numbers(different) is not None
     if not are_numbers or any(map(CODE.fullmatch, different)):
         return ""
-    return (
-        f"the labels are {len(different):,} different numbers in {len(names):,} rows: they are "
-        "read as classes; ownbert fit --task regress and ownbert finetune regress read them as "
-        "numbers"
+    return Message(
+        "the labels are {count:,} different numbers in {count2:,} rows: they are read as "
+        "classes; ownbert fit --task regress and ownbert finetune regress read them as "
+        "numbers",
+        len(different),
+        len(names),
     )
 
 

@@ -9,7 +9,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -81,29 +81,22 @@ class LabelCells:
         if not missing:
             return
         first = self.values[missing[0]]
-        reason = f"{self.column!r} is missing or null"
+        reason = Message("{column!r} is missing or null", self.column)
         if isinstance(first, str):
-            reason = f"the {what} (column {self.column!r}) is empty"
+            reason = Message("the {what!t} (column {column!r}) is empty", what, self.column)
             if first.strip():
-                reason = f"the {what} (column {self.column!r}) is missing: {first.strip()!r}"
-        advice = Message("; a {what} is needed, or {--skip-unlabelled}", what)
+                text = "the {what!t} (column {column!r}) is missing: {value!r}"
+                reason = Message(text, what, self.column, first.strip())
+        advice = Message("; a {what!t} is needed, or {--skip-unlabelled}", what)
         if len(missing) > 1:
-            where = (
-                Message(
-                    " ({--skip-unlabelled} leaves them out), or pass their texts to fit with "
-                    "{--unlabelled}"
-                )
+            where = Message(
+                " ({--skip-unlabelled} leaves them out), or pass their texts to fit with "
+                "{--unlabelled}"
                 if training
-                else Message(
-                    " ({--skip-unlabelled} of fit, evaluate, compare and errors leaves them out)"
-                )
+                else " ({--skip-unlabelled} of fit, evaluate, compare and errors leaves them out)"
             )
-            advice = Message(
-                "; {count:,} of {rows:,} rows have none: remove them{where}",
-                len(missing),
-                len(self.values),
-                where,
-            )
+            text = "; {count:,} of {rows:,} rows have none: remove them{where}"
+            advice = Message(text, len(missing), len(self.values), where)
         raise InputError("{places}: {reason}{advice}", self.places[missing[0]], reason, advice)
 
 
@@ -183,9 +176,10 @@ def label_sets(
         marks = separators(stripped)
         separator = next((mark for mark in marks if any(mark in v for v in stripped)), None)
         if separator is not None:
-            note = (
-                f"labels in one cell are separated by {separator!r}; choose another separator "
-                "with --label-separator"
+            note = Message(
+                "labels in one cell are separated by {separator!r}; choose another "
+                "separator with {--label-separator}",
+                separator,
             )
     parts: list[list[Any]] = []
     for value, place in zip(values, cells.places, strict=True):
@@ -238,8 +232,8 @@ def are_bits(values: Sequence[Any]) -> bool:
     return all(_bit(value) is not None for value in values)
 
 
-def unusual_labels(names: Sequence[str], column: str | None = None) -> list[str]:
-    """Warnings about the labels of the training rows, if they are read as names but look like
+def unusual_labels(names: Sequence[str], column: str | None = None) -> Iterator[str]:
+    """Yield warnings about the labels of the training rows, if they are read as names but look like
     something else.
 
     Args:
@@ -248,47 +242,51 @@ def unusual_labels(names: Sequence[str], column: str | None = None) -> list[str]
     """
     counts = Counter(names)
     single = sum(count == 1 for count in counts.values())
-    many = []
     if column and len(names) >= _FEWEST_DIFFERENT and 2 * single > len(counts) > len(names) / 2:
-        many = [
-            f"{len(counts):,} labels for {len(names):,} rows, and most labels have one row: is "
-            f"{column!r} the column of the labels? Name it with --label-column"
-        ]
+        yield Message(
+            "{labels:,} labels for {rows:,} rows, and most labels have one row: is {column!r} the "
+            "column of the labels? Name it with {--label-column}",
+            *(len(counts), len(names), column),
+        )
     # Beside numbers, "-" is more likely a missing value than a class.
     numbers = decimal_numbers([name for name in counts if not is_missing_number(name)])
     is_none = is_missing_number if numbers else marks_missing
-    warnings = many + [
-        f"the label {name!r} (rows: {rows:,}) looks like a missing value; if it is one, remove "
-        "its rows"
-        for name, rows in counts.items()
-        if is_none(name) and not (name == "-" and "+" in counts)
-    ]
+    for name, rows in counts.items():
+        if is_none(name) and not (name == "-" and "+" in counts):
+            yield Message(
+                "the label {name!r} (rows: {rows:,}) looks like a missing value; if it is one, "
+                "remove its rows",
+                *(name, rows),
+            )
     if _is_missing_index(counts):
-        warnings.append(
-            f"the label '-1' (rows: {counts['-1']:,}) looks like a missing label, as in datasets "
-            "of Hugging Face; if it is one, remove its rows"
+        yield Message(
+            "the label '-1' (rows: {rows:,}) looks like a missing label, as in datasets of Hugging "
+            "Face; if it is one, remove its rows",
+            counts["-1"],
         )
     alike: dict[Any, list[str]] = {}
     for name in counts:
         alike.setdefault(_loosely(name), []).append(name)
-    warnings += [
-        f"the labels {several[0]!r} (rows: {counts[several[0]]:,}) and {several[1]!r} (rows: "
-        f"{counts[several[1]]:,}) differ only in case, spaces, punctuation or zeros, but are two "
-        "labels; write them in the same way if they mean the same"
-        for several in alike.values()
-        if len(several) > 1
-    ][:_MOST_ALIKE]
+    several = [names for names in alike.values() if len(names) > 1]
+    for first, second, *_ in several[:_MOST_ALIKE]:
+        yield Message(
+            "the labels {first!r} (rows: {first_rows:,}) and {second!r} (rows: {second_rows:,}) "
+            "differ only in case, spaces, punctuation or zeros, but are two labels; write them in "
+            "the same way if they mean the same",
+            *(first, counts[first], second, counts[second]),
+        )
     if strays := stray_texts(names):
-        warnings.append(
-            f"the labels are numbers except {strays[0]!r} (rows with such texts: {len(strays):,}): "
-            "all are read as names; correct these rows and use the task regress to predict numbers"
+        yield Message(
+            "the labels are numbers except {text!r} (rows with such texts: {count:,}): all are "
+            "read as names; correct these rows and use the task regress to predict numbers",
+            *(strays[0], len(strays)),
         )
     if _have_units(names):
-        warnings.append(
-            f"labels such as {names[0]!r} look like numbers with a unit, but are read as names; "
-            "remove the unit to predict numbers"
+        yield Message(
+            "labels such as {name!r} look like numbers with a unit, but are read as names; remove "
+            "the unit to predict numbers",
+            names[0],
         )
-    return warnings
 
 
 def _is_missing_index(counts: Mapping[str, int]) -> bool:
@@ -331,12 +329,21 @@ def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
         advice += ", or remove the unit to predict numbers"
     if different < len(names):
         raise InputError(
-            f"{source}: {column!r} has {different:,} different values in {len(names):,} rows, so "
-            f"it looks like an id, not a label; {advice}"
+            "{source}: {column!r} has {different:,} different values in {count:,} rows, so it "
+            "looks like an id, not a label; {advice}",
+            source,
+            column,
+            different,
+            len(names),
+            advice,
         )
     raise InputError(
-        f"{source}: each of the {len(names):,} values of {column!r} occurs once, so it looks "
-        f"like an id, not a label; {advice}"
+        "{source}: each of the {count:,} values of {column!r} occurs once, so it looks like an "
+        "id, not a label; {advice}",
+        source,
+        len(names),
+        column,
+        advice,
     )
 
 
@@ -457,11 +464,13 @@ def _vector_names(size: int, names: Sequence[str]) -> Sequence[str]:
 
 
 def vector_message(kind: str, size: int) -> str:
-    return f"the labels are {kind} vectors of {size}; --label-names names their elements"
+    return Message(
+        "the labels are {kind} vectors of {size}; {--label-names} names their elements", kind, size
+    )
 
 
 def _names_message(column: str) -> str:
-    return f"--label-names is not used: {column!r} has no vectors of 0 and 1"
+    return Message("{--label-names} is not used: {column!r} has no vectors of 0 and 1", column)
 
 
 def _of_one_hot(cells: LabelCells, values: Sequence[Any], names: Sequence[str]) -> list[str]:

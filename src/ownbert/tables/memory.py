@@ -158,10 +158,16 @@ def table_of(
     if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
         advice = "; collect() it first" if hasattr(data, "collect") else ""
         kind = type(data).__name__
-        raise InputError(f"{name}: rows must be given as {_FORMS}; not as {kind}{advice}")
+        raise InputError(
+            "{name}: rows must be given as {forms}; not as {kind}{advice!t}",
+            name,
+            _FORMS,
+            kind,
+            advice,
+        )
     rows = list(data)
     if not rows:
-        raise InputError(f"{name} is empty: rows must be given as {_FORMS}")
+        raise InputError("{name} is empty: rows must be given as {forms}", name, _FORMS)
     if any(isinstance(row, Mapping) for row in rows):
         return _of_records(rows, name)
     return _of_tuples(rows, name, positional)
@@ -219,7 +225,9 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         value = _JSON.decode(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
-        raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
+        raise InputError(
+            "{where}: not JSON ({reason}); one object per line is needed", where, reason
+        ) from error
     # Checked only for lines with many brackets.
     if line.count("[") + line.count("{") > MOST_NESTED and is_nested(value):
         raise InputError("{where}: the JSON is nested too deeply", where)
@@ -349,11 +357,11 @@ def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> Memory
             raise InputError("all rows must have the same form")
     except InputError as error:
         if not all(isinstance(row, list) for row in rows):
-            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+            raise InputError("{name}: {error}, not {rows}", name, error, _shown(rows[0])) from None
         try:
             columns, tuples = tuple(positional(1)), [(row,) for row in rows]
         except InputError:
-            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+            raise InputError("{name}: {error}, not {rows}", name, error, _shown(rows[0])) from None
     for number, row in enumerate(tuples, start=1):
         if len(row) != len(columns):
             raise InputError(
@@ -388,7 +396,7 @@ def _names_of_pairs(
     except InputError as error:
         pair = next((text for text in texts if any(len(part.split()) > 1 for part in text)), None)
         if pair is not None:
-            raise InputError(f"{name}: {error}, not {_shown(pair)}") from None
+            raise InputError("{name}: {error}, not {pair}", name, error, _shown(pair)) from None
     return None
 
 
@@ -535,7 +543,9 @@ def _arrow_cells(column: Any, where: str) -> list[Any]:
         return column.to_pylist()
     except (ValueError, OverflowError, NotImplementedError, RecursionError) as error:
         reason = in_short(" ".join(str(error).split()))
-        raise InputError(f"{where} has values of type {kind}: {reason}") from None
+        raise InputError(
+            "{where} has values of type {kind}: {reason}", where, kind, reason
+        ) from None
 
 
 def _in_microseconds(kind: Any) -> Any:

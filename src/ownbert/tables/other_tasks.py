@@ -34,8 +34,12 @@ def refuse_other_tasks(path: Source, given: ColumnNames) -> None:
     for task, find in (("tag", _words), ("choose", _choices), ("answer", _questions)):
         if used := find(sample, label):
             raise InputError(
-                f"{path}: the columns {', '.join(used)} look like {_DATA[task]}: ownbert finetune "
-                f"{task}; to use fit all the same, give --task classify"
+                "{path}: the columns {used} look like {data}: ownbert finetune {task}; to use "
+                "fit all the same, give {--task classify}",
+                path,
+                ", ".join(used),
+                _DATA[task],
+                task,
             )
 
 

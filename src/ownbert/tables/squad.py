@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import is_nested
 from ownbert.files.text_files import open_text
+from ownbert.language.messages import Message
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns, id_value
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.tables import Source, as_text, kind_of, not_empty, place, read_values
@@ -84,7 +85,9 @@ def read_questions(
         found = _table(path, given, labelled)
     else:
         found = _paragraphs(document, path, labelled)
-    yield from not_empty(found, f"{path} has no questions; expected: {NEEDED}")
+    yield from not_empty(
+        found, Message("{path} has no questions; expected: {needed}", path, NEEDED)
+    )
 
 
 def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
@@ -120,11 +123,13 @@ def _document(path: Source) -> Mapping[str, Any] | None:
         if isinstance(value, dict) and "data" not in value:
             return None
         if next(lines, None) is not None:
-            raise InputError(f"{path} is not one JSON document; expected: {NEEDED}")
+            raise InputError("{path} is not one JSON document; expected: {needed}", path, NEEDED)
     if is_nested(value):
         raise InputError("{path}: the JSON is nested too deeply", path)
     if not isinstance(value, dict) or "data" not in value:
-        raise InputError(f"{path} is JSON, but not in SQuAD format; expected: {NEEDED}")
+        raise InputError(
+            "{path} is JSON, but not in SQuAD format; expected: {needed}", path, NEEDED
+        )
     return value
 
 
@@ -133,7 +138,9 @@ def _whole(path: Source, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
-        raise InputError(f"{path} is not JSON ({reason}); expected: {NEEDED}") from error
+        raise InputError(
+            "{path} is not JSON ({reason}); expected: {needed}", path, reason, NEEDED
+        ) from error
 
 
 def _paragraphs(document: Mapping[str, Any], path: Source, labelled: bool) -> Iterator[Question]:
@@ -162,7 +169,7 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
     try:
         several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
     except InputError as error:
-        raise InputError(f"{error}; expected: {NEEDED}") from None
+        raise InputError("{error}; expected: {needed}", error, NEEDED) from None
     found = {role: column for role, (column,) in several.items()}
     for line, values in read_values(path, list(found.values())):
         where = place(path, line)

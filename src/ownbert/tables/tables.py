@@ -24,7 +24,7 @@ from unicodedata import normalize
 from ownbert.exceptions import InputError, in_short
 from ownbert.files.input_files import open_input, parsed_once
 from ownbert.files.text_files import is_misnamed_gzip, open_text, refuse_unreadable
-from ownbert.language.messages import Message
+from ownbert.language.messages import Message, Option
 from ownbert.tables import delimited, memory
 from ownbert.tables.memory import MemoryTable
 from ownbert.tables.missing_values import is_missing, without_empty_end
@@ -75,8 +75,8 @@ def place(path: Source, position: int) -> Message:
 def place_within(path: Source, position: int) -> Message:
     """The location of a row in its file or table: ``line 7``, ``row 7``."""
     if kind_of(path) in ("parquet", memory.KIND):
-        return Message.ready(f"row {position}", "row {row}", row=position)
-    return Message.ready(f"line {position}", "line {line}", line=position)
+        return Message.ready(Message("row {row:,}", position), "row {row}", row=position)
+    return Message.ready(Message("line {line}", position), "line {line}", line=position)
 
 
 def columns(path: Source) -> list[str]:
@@ -130,7 +130,7 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
     kind = kind_of(path)
     opened = _delimited(Path(str(path))) if kind == "delimited" else None
     present = columns(path) if opened is None else opened[0]
-    option = "--text-column or --label-column"
+    option = Message("{--text-column} or {--label-column}")
     names = [require_column(present, name, source=path, option=option) for name in names]
     if opened is not None:
         places = [present.index(name) for name in names]
@@ -146,7 +146,9 @@ def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple
     return ((line, tuple(map(value.get, names))) for line, value in filled)
 
 
-def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> str:
+def require_column(
+    names: Sequence[str], name: str, *, source: Source | None, option: str | Message
+) -> str:
     """The only column with a name, as the table writes it: some programs write accents apart (NFD),
     keyboards do not, and both look the same.
 
@@ -156,11 +158,12 @@ def require_column(names: Sequence[str], name: str, *, source: Source | None, op
     if name not in names:
         composed = {normalize("NFC", each): each for each in names}
         name = composed.get(normalize("NFC", name), name)
-    start = f"{source} has" if source is not None else "there is"
+    start = Message("{source} has", source) if source is not None else Message("there is")
     if name not in names:
+        shown = option if isinstance(option, Message) else Option(option)
         raise InputError(
-            f"{start} no column {name!r}; the columns are: {shown_columns(names)}; choose with "
-            f"{option}"
+            "{start} no column {name!r}; the columns are: {names}; choose with {option}",
+            *(start, name, shown_columns(names), shown),
         )
     if list(names).count(name) > 1:
         raise InputError("{start} two columns {name!r}: give them different names", start, name)
@@ -176,10 +179,10 @@ def shown_columns(names: Sequence[str]) -> str:
 
 def at_least_one(rows: Iterable[Item], path: Source) -> Iterator[Item]:
     """Yield the rows of a table; raise ``InputError`` at the end if there were none."""
-    template = "{path} is empty" if kind_of(path) == "txt" else "{path} has no rows"
+    message = Message("{path} is empty" if kind_of(path) == "txt" else "{path} has no rows", path)
     if not isinstance(path, MemoryTable) and is_misnamed_gzip(Path(path)):
-        template += "; it is not gzip data, whatever its name says"
-    return not_empty(rows, Message(template, path))
+        message += "; it is not gzip data, whatever its name says"
+    return not_empty(rows, message)
 
 
 def not_empty(items: Iterable[Item], message: str) -> Iterator[Item]:

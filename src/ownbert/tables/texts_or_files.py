@@ -69,7 +69,8 @@ def corpus_files(given: Any) -> Iterator[list[str]]:
             try:
                 yield [str(path)]
             except InputError as error:  # hide the name of the temporary file
-                raise InputError(str(error).replace(str(path), "the texts")) from None
+                hidden = {path: "the texts", str(path): "the texts"}
+                raise InputError(error.message.replaced(hidden)) from None
             return
         names = [given] if isinstance(given, str | os.PathLike) else list(given)
         yield [_read_once(os.fspath(name), Path(folder, str(i))) for i, name in enumerate(names)]

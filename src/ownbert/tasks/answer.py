@@ -20,6 +20,7 @@ import numpy as np
 
 from ownbert.batches.example import Example
 from ownbert.exceptions import InputError, in_short, percent
+from ownbert.language.messages import Message
 from ownbert.tables.squad import read_questions
 from ownbert.tables.tables import Source
 from ownbert.tasks.metrics import Scores
@@ -212,7 +213,7 @@ class QuestionAnsweringTask(Task):
             )
             span = next(filter(None, spans), None)
             if training and row.target and span is None:
-                self.left_out.append(getattr(row, "where", "") or f"line {row.line}")
+                self.left_out.append(getattr(row, "where", "") or Message("line {line}", row.line))
                 continue
             stride, most = self.settings.stride, self.settings.max_windows
             windows = split_context(question, context, builder, stride=stride, most=most)
@@ -327,17 +328,25 @@ class QuestionAnsweringTask(Task):
         if not self.left_out:
             return []
         return [
-            f"{len(self.left_out):,} of {self.rows:,} training questions have an answer that "
-            f"does not occur in their context, and are skipped; the first is {self.left_out[0]}"
+            Message(
+                "{count:,} of {rows:,} training questions have an answer that does not occur in "
+                "their context, and are skipped; the first is {left_out}",
+                len(self.left_out),
+                self.rows,
+                self.left_out[0],
+            )
         ]
 
     def readable_target(self, row: Row) -> str:
         return repr(row.target[0].text) if row.target else "no answer"
 
     def length_limit(self, max_length: int) -> str:
-        return (
-            f"{self.settings.max_windows} windows of {max_length} tokens, or their questions than "
-            f"{LONGEST_QUESTION} tokens or half a window,"
+        return Message(
+            "{max_windows} windows of {max_length} tokens, or their questions than "
+            "{longest_question} tokens or half a window,",
+            self.settings.max_windows,
+            max_length,
+            LONGEST_QUESTION,
         )
 
     def fold_keys(self, row: Row) -> Sequence[Hashable]:
@@ -345,7 +354,8 @@ class QuestionAnsweringTask(Task):
         return super().fold_keys(replace(row, texts=row.texts[1:]))
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
-        return f"no answer {percent(sum(not row.target for row in rows) / len(rows))}"
+        share = percent(sum(not row.target for row in rows) / len(rows))
+        return Message("no answer {share}", share)
 
 
 def normalise(text: str) -> str:

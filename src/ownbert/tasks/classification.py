@@ -13,6 +13,7 @@ import numpy as np
 from ownbert import checks
 from ownbert.config.head_spec import MOST_LABELS
 from ownbert.exceptions import InputError, percent
+from ownbert.language.messages import Message, join
 from ownbert.tables.label_task import note_on_numbers
 from ownbert.tables.labels import refuse_ids, single_labels, unusual_labels
 from ownbert.tables.tables import Source
@@ -85,7 +86,7 @@ class LabelTask(Task):
     counts_labels = True
     takes_soft_targets = True
     gives_probabilities = True
-    label_heading = "{} labels"
+    label_heading = "{count} labels"
     # Label weights of the loss, known once ``learn`` has seen the training rows.
     weights: tuple[float, ...] | None = None
 
@@ -124,7 +125,7 @@ class LabelTask(Task):
         counts = zip(self.labels, self.label_counts(rows), strict=True)
         parts = [f"{label} {percent(count / len(rows))}" for label, count in counts]
         none = sum(not is_soft(row.target) and not row.target for row in rows) / len(rows)
-        return ", ".join([*parts, f"none {percent(none)}"] if none else parts)
+        return join([*parts, Message("none {share}", percent(none))] if none else parts)
 
     def require_per_label(self, name: str, numbers: Sequence[float]) -> None:
         """Raise ``InputError`` unless there is a number for each label."""
@@ -314,8 +315,11 @@ class SingleLabelTask(LabelTask):
         warnings = scores.warnings
         if not ranking.complete:
             warnings += (
-                f"all rows or none have the label {label!r}, so roc_auc and average_precision are "
-                "those of a random order",
+                Message(
+                    "all rows or none have the label {label!r}, so roc_auc and "
+                    "average_precision are those of a random order",
+                    label,
+                ),
             )
         return replace(scores, values=values, ranking=ranking, warnings=warnings)
 
@@ -350,7 +354,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
             refuse_ids(names, path, column)
             self._seen = frozenset(names)
             self.label_note = self.label_note or note or note_on_numbers(names)
-            self.label_warnings = unusual_labels(names, column)
+            self.label_warnings = list(unusual_labels(names, column))
         return [
             Row(row.line, row.texts, name, features=row.features)
             for row, name in zip(rows, names, strict=True)

@@ -18,7 +18,7 @@ from ownbert.exceptions import InputError, in_short
 from ownbert.files.json_files import write_json
 from ownbert.files.writing import make_folder
 from ownbert.hub import model_folder
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.tables.column_proposals import are_numbers
 from ownbert.tables.columns import COUNTERS, LABEL_NAMES, find_columns, numbered_series
 from ownbert.tables.tables import Source, columns, kind_of, shown_columns
@@ -217,7 +217,9 @@ class EmbeddingTask(Task):
         try:
             columns = find_columns(path, self.column_specs, self.columns, labelled=False, pair=True)
         except InputError as error:
-            raise InputError(f"{error}; for vectors of single texts use ownbert embed") from None
+            raise InputError(
+                "{error}; for vectors of single texts use ownbert embed", error
+            ) from None
         texts = (*columns["text"], *columns["second"])
         rows = read_table(path, texts, id=self.columns.id)
         return (Row(row.line, row.texts, id=row.id) for row in rows)
@@ -253,7 +255,9 @@ class EmbeddingTask(Task):
             self.metrics, self.has_dev_loss = SIMILARITY_METRICS, False
         elif self.learnt and (rows[0].target is None) != (self.scale is None):
             has, others = ("no score", "has") if self.scale else ("a score", "has none")
-            raise InputError(f"{source}: its rows have {has}, and {known} {others}")
+            raise InputError(
+                "{source}: its rows have {has}, and {options} {others}", source, has, known, others
+            )
 
     # Model inputs and outputs.
 
@@ -407,7 +411,7 @@ class EmbeddingTask(Task):
         write_json(folder / "modules.json", modules)
 
     def notes(self) -> list[str]:
-        held = f"held out pairs of {self.held_out:,} texts for evaluation"
+        held = Message("held out pairs of {held_out:,} texts for evaluation", self.held_out)
         return [*(self.made.lines() if self.made else ()), *([held] if self.held_out else ())]
 
     def notes_on_rows(self) -> list[str]:
@@ -415,7 +419,7 @@ class EmbeddingTask(Task):
 
     def readable_target(self, row: Row) -> str:
         if row.target is not None:
-            return f"score {row.target:g}"
+            return Message("score {target:g}", row.target)
         if len(row.texts) > 3:
             return "the first two belong together"
         return "belong together" + (", but not the last" if len(row.texts) == 3 else "")
@@ -433,20 +437,28 @@ class MadePairs:
     def lines(self, *, training: bool = True) -> Iterator[str]:
         """Yield one line per kind, for the user."""
         if count := self.texts.get(LINES):
-            yield f"made pairs of consecutive lines from {count:,} texts"
+            yield Message("made pairs of consecutive lines from {count:,} texts", count)
         if count := self.texts.get(PIECES):
-            yield f"made pairs of two pieces of a text from {count:,} texts"
+            yield Message("made pairs of two pieces of a text from {count:,} texts", count)
         if (count := self.texts.get(TWICE)) and not training:
-            yield f"texts that are too short for two pieces and are not used: {count:,}"
+            yield Message(
+                "texts that are too short for two pieces and are not used: {count:,}", count
+            )
         elif count:
             yield (
-                f"made pairs of a text with itself from {count:,} short texts: dropout makes the "
-                "two vectors differ"
+                Message(
+                    "made pairs of a text with itself from {count:,} short texts: dropout makes "
+                    "the two vectors differ",
+                    count,
+                )
             )
         if self.copies:
-            yield f"skipped {self.copies:,} copies of other texts"
+            yield Message("skipped {copies:,} copies of other texts", self.copies)
         if self.labels:
-            yield f"the column {self.labels!r} is not used: pairs are made from the texts alone"
+            yield Message(
+                "the column {labels!r} is not used: pairs are made from the texts alone",
+                self.labels,
+            )
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ class MultiLabelTask(LabelTask, SentenceTask):
             if first:
                 self._seen = frozenset(label for labels in sets for label in labels)
                 self.label_note = note or self.label_note
-                self.label_warnings = unusual_labels([label for labels in sets for label in labels])
+                self.label_warnings = list(
+                    unusual_labels([label for labels in sets for label in labels])
+                )
         return [
             Row(row.line, row.texts, labels, features=row.features)
             for row, labels in zip(rows, sets, strict=True)

@@ -91,7 +91,7 @@ class MultipleChoiceTask(Task):
         what = (
             "several choices" if matching else "none of the choices, nor a number or letter of one"
         )
-        raise InputError(f"{where}: label {text!r} is {what}")
+        raise InputError("{where}: label {text!r} is {what}", where, text, what)
 
     def stream(self, path: Source) -> Iterator[Row]:
         return _rows(path, self.columns, labelled=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ownbert.exceptions import InputError, in_short
+from ownbert.language.messages import Message, join
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.labels import LabelCells
 from ownbert.tables.missing_values import is_missing_number
@@ -188,9 +189,13 @@ class RegressionTask(SentenceTask):
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
         numbers = np.asarray([row.target for row in rows])
-        return "; ".join(
-            f"{name} from {x.min():g} to {x.max():g}, mean {x.mean():.4g}, spread {x.std():.4g}"
-            for name, x in zip(self.labels, numbers.T, strict=True)
+        line = "{name} from {low:g} to {high:g}, mean {mean:.4g}, spread {spread:.4g}"
+        return join(
+            (
+                Message(line, name, x.min(), x.max(), x.mean(), x.std())
+                for name, x in zip(self.labels, numbers.T, strict=True)
+            ),
+            "; ",
         )
 
 
@@ -210,10 +215,12 @@ def score_regression(truth: np.ndarray, predictions: np.ndarray, labels: Sequenc
         metrics["r2"].append(1 - float(((true - predicted) ** 2).sum()) / spread if spread else 0.0)
         if predicted.std() < _NEARLY_CONSTANT * true.std():
             warnings.append(
-                f"{name!r}: the model predicts nearly the same for every row "
-                f"({predicted.min():.4g} to {predicted.max():.4g}, but the true values are "
-                f"{true.min():.4g} to {true.max():.4g}); try more --epochs, another "
-                "--learning-rate or more training rows"
+                Message(
+                    "{name!r}: the model predicts nearly the same for every row ({min:.4g} to "
+                    "{max:.4g}, but the true values are {min2:.4g} to {max2:.4g}); try more "
+                    "{--epochs}, another {--learning-rate} or more training rows",
+                    *(name, predicted.min(), predicted.max(), true.min(), true.max()),
+                )
             )
     means = {name: float(np.mean(values)) for name, values in metrics.items()}
     return Scores(values=means, warnings=tuple(warnings))
@@ -248,7 +255,9 @@ def _number(value: Any, column: str, where: str) -> float:
             )
         elif isinstance(value, str) and "," in value:
             right = "write numbers without commas, with a decimal point, such as 1234.5"
-        raise InputError(f"{where}: column {column!r} has {in_short(value)}; {right}") from None
+        raise InputError(
+            "{where}: column {column!r} has {value}; {right}", where, column, in_short(value), right
+        ) from None
     if not math.isfinite(number) or abs(number) > _LARGEST:
         raise InputError(
             "{where}: column {column!r} has {value}; a number from -{largest:g} to {largest:g} "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.exceptions import InputError, in_short
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.tables.key_columns import key_columns
 from ownbert.tables.missing_values import is_missing
 from ownbert.tables.tables import Source, as_text, columns, place, read_values, require_column
@@ -144,8 +144,13 @@ class RowTimes:
             kinds.add(kind)
             if len(kinds) > 1:
                 raise InputError(
-                    f"{where}: column {name!r} has {in_short(value)}, {kind}; earlier rows "
-                    f"have {(kinds - {kind}).pop()}; write all times in the same way"
+                    "{where}: column {name!r} has {value}, {kind}; earlier rows have {kinds}; "
+                    "write all times in the same way",
+                    where,
+                    name,
+                    in_short(value),
+                    kind,
+                    (kinds - {kind}).pop(),
                 )
             texts.append(text)
             numbers.append(number)
@@ -158,9 +163,11 @@ class RowTimes:
         last = learnt[self.numbers[learnt].argmax()]
         measured = self.numbers[held_out]
         start, end = held_out[measured.argmin()], held_out[measured.argmax()]
-        return (
-            f"trained on rows up to {self.texts[last]}, measured on rows from "
-            f"{self.texts[start]} to {self.texts[end]}"
+        return Message(
+            "trained on rows up to {texts}, measured on rows from {texts2} to {texts3}",
+            self.texts[last],
+            self.texts[start],
+            self.texts[end],
         )
 
 
@@ -226,8 +233,12 @@ def group_warnings(
     if found:
         shown = ", ".join(map(repr, found[:_SHOWN]))
         yield (
-            f"warning: several rows have the same {shown}: if these rows are alike, scores are too "
-            f"optimistic for new ones; keep them together with {Option(GROUP, found[0])}"
+            Message(
+                "warning: several rows have the same {shown}: if these rows are alike, scores "
+                "are too optimistic for new ones; keep them together with {option}",
+                shown,
+                Option(GROUP, found[0]),
+            )
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ownbert.exceptions import InputError
-from ownbert.language.messages import Message
+from ownbert.language.messages import Message, Option
 from ownbert.tables.columns import id_column, id_value
 from ownbert.tables.feature_cells import Cells, read_features
 from ownbert.tables.memory import MemoryTable
@@ -134,7 +134,7 @@ def with_columns(
 
 def needs_table(option: str) -> InputError:
     """The error for an option with columns if rows do not come from a table."""
-    return InputError("{option} needs a table: .csv, .tsv, .jsonl or .parquet", option)
+    return InputError("{option} needs a table: .csv, .tsv, .jsonl or .parquet", Option(option))
 
 
 def _json_value(value: Any) -> Any:
@@ -156,7 +156,12 @@ def unknown_label(
 ) -> InputError:
     """The error for a label that is not one of ``labels``, which come from ``known``."""
     return InputError(
-        f"{where}: {kind} {label!r} is not in {known}, which has {list_labels(labels)}"
+        "{where}: {kind} {label!r} is not in {options}, which has {labels}",
+        where,
+        kind,
+        label,
+        known,
+        list_labels(labels),
     )
 
 

@@ -13,6 +13,7 @@ from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError, warn_of_input
 from ownbert.files.text_files import open_text
 from ownbert.hub import model_folder
+from ownbert.language.messages import Message, Option, join
 from ownbert.tables.columns import ColumnNames, find_columns
 from ownbert.tables.feature_cells import refuse_plain_text
 from ownbert.tables.labels import LabelCells
@@ -122,10 +123,11 @@ class SentenceTask(Task):
 
     def describe_columns(self, path: Source, others: Collection[str] = ()) -> str:
         texts, labels, _ = self.find_columns(path)
-        inputs, targets = " and ".join(map(repr, texts)), ", ".join(map(repr, labels))
-        description = f"{inputs} as input, {targets} as target"
+        inputs, targets = join(map(repr, texts), " and "), ", ".join(map(repr, labels))
+        description = Message("{inputs} as input, {targets} as target", inputs, targets)
         unused = [name for name in self.unused_columns(path) if name not in others]
-        return f"{description} (not used: {shown_columns(unused)})" if unused else description
+        rest = Message(" (not used: {columns})", shown_columns(unused))
+        return description + rest if unused else description
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)
@@ -136,9 +138,10 @@ class SentenceTask(Task):
             # Stored for the other models of an ensemble.
             self.settings = replace(self.settings, pooling=pooling)
             if pooling != usual:
-                self.pooling_note = (
-                    f"{pooling} pooling, as in {model.folder} for embeddings; Transformers has "
-                    f"no such classifier (with --pooling {usual} it can load the folder)"
+                self.pooling_note = Message(
+                    "{pooling} pooling, as in {folder} for embeddings; Transformers has no such "
+                    "classifier (with {usual} it can load the folder)",
+                    *(pooling, model.folder, Option("--pooling", usual)),
                 )
         return description
 
@@ -171,7 +174,11 @@ class SentenceTask(Task):
     def length_limit(self, max_length: int) -> str:
         if not self.reads_windows:
             return super().length_limit(max_length)
-        return f"{self.settings.max_windows} windows of {self._window(max_length)} tokens"
+        return Message(
+            "{max_windows} windows of {window} tokens",
+            self.settings.max_windows,
+            self._window(max_length),
+        )
 
     def target(self, row: Row) -> Any:
         """The label of a row as expected by the objective."""
@@ -284,9 +291,10 @@ class SentenceTask(Task):
             max_windows=most,
             train_windows=settings.train_windows or max(1, _TRAINING_TOKENS // window),
         )
-        self.long_note = (
-            f"{long:,} of {len(ids_by_row):,} training {self.unit} are longer than the model's "
-            f"{builder.max_length} tokens: all are read in windows of {window}"
+        self.long_note = Message(
+            "{count:,} of {rows:,} training {unit!t} are longer than the model's {length} tokens: "
+            "all are read in windows of {window}",
+            *(long, len(ids_by_row), self.unit, builder.max_length, window),
         )
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from ownbert.batches.word_features import word_table
 from ownbert.checkpoint import Description
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.tables.memory import is_table, items
 from ownbert.tables.tables import Source, place
 from ownbert.tasks.classification import sort_labels
@@ -76,7 +77,7 @@ class TaggingTask(Task):
         "words = tokenizer.convert_ids_to_tokens(ids[0])",
         "print([(word, model.config.id2label[tag]) for word, tag in zip(words, tags)])",
     )
-    label_heading = "{} labels"
+    label_heading = "{count} labels"
     head = "tokens"
     metrics = ("f1", "precision", "recall", "token_accuracy")
     gives_probabilities = True
@@ -124,9 +125,12 @@ class TaggingTask(Task):
         if orphan_words:
             row, word = orphan_words[0]
             self.orphan_warnings.append(
-                f"{len(orphan_words):,} training words continue an entity that no word before them "
-                f"began, such as word {word + 1} ({row.target[word]}) of the sentence at "
-                f"{place(source, row.line)}; each is treated as the first word of an entity"
+                Message(
+                    "{count:,} training words continue an entity that no word before them began, "
+                    "such as word {index} ({tag}) of the sentence at {place}; each is treated as "
+                    "the first word of an entity",
+                    *(len(orphan_words), word + 1, row.target[word], place(source, row.line)),
+                )
             )
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
@@ -134,7 +138,7 @@ class TaggingTask(Task):
         for row in rows:
             for number, tag in enumerate(row.target, 1):
                 if tag not in labels:
-                    where = f"{row.place(source)}, word {number}"
+                    where = Message("{place}, word {index}", row.place(source), number)
                     raise unknown_label(tag, self.labels, where, known, kind="tag")
 
     # Model inputs and outputs.

@@ -160,8 +160,10 @@ def _tagged(path: Source, named: ColumnNames) -> Iterator[Row]:
         words, tags = split_cell(words, column, where), split_cell(tags, label, where)
         if len(words) != len(tags):
             raise InputError(
-                f"{where}: {counted(len(words), 'word')}, but {counted(len(tags), 'tag')}; every "
-                "word needs one"
+                "{where}: {words}, but {tags}; every word needs one",
+                where,
+                counted(len(words), "word"),
+                counted(len(tags), "tag"),
             )
         if not words:
             raise InputError("{where}: there are no words", where)

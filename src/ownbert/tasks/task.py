@@ -23,7 +23,7 @@ from ownbert.checkpoint import (
 )
 from ownbert.config.head_spec import HeadSpec
 from ownbert.exceptions import InputError
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.tables.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.tables.memory import is_list, is_table, table_of
 from ownbert.tables.tables import Source
@@ -436,7 +436,7 @@ class Task:
 
     def length_limit(self, max_length: int) -> str:
         """The length at which rows are truncated, in words."""
-        return f"the model's {max_length} tokens"
+        return Message("the model's {max_length} tokens", max_length)
 
     def describe_columns(self, path: Source, others: Collection[str] = ()) -> str:
         """The columns read from a file, except ``others``, which are used for something else; empty

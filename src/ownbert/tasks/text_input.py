@@ -14,6 +14,7 @@ from ownbert.batches.example import Example
 from ownbert.batches.masking import Masking
 from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import percent
+from ownbert.language.messages import Message
 from ownbert.tasks.rows import Row, shortened
 from ownbert.text.text_parts import PART
 from ownbert.text.tokenizer import Tokenizer
@@ -118,15 +119,17 @@ class TextInputBuilder:
         together = max(len(e.lengths) for e in data.examples)
         sizes = np.asarray([size for e in data.examples for size in e.lengths])
         median, p90, p99 = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
-        several = f" (up to {together} of them together)" if together > 1 else ""
-        cut = f"{data.truncated:,} {unit} are" if data.truncated else "none is"
-        yield (
-            f"tokens per sequence{several}: median {median:,}, 90% up to {p90:,}, 99% up to "
-            f"{p99:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
+        several = Message(" (up to {count} of them together)", together)
+        cut = Message("{count:,} {unit!t} are", data.truncated, unit)
+        yield Message(
+            "tokens per sequence{several}: median {median:,}, 90% up to {p90:,}, 99% up to "
+            "{p99:,}, longest {longest:,}; {cut!t} cut at {limit:,}",
+            *(several if together > 1 else "", median, p90, p99, sizes.max()),
+            *(cut if data.truncated else "none is", self.max_length),
         )
         unknown = UnknownWords(self.tokenizer)
         unknown.count([example.token_ids for example in data.examples])
-        yield f"unknown tokens: {unknown.share:.2%}"
+        yield Message("unknown tokens: {share:.2%}", unknown.share)
 
     def preview(self, example: Example) -> list[str]:
         """The tokens of an example, one line per text; only the first of many texts."""
@@ -195,7 +198,13 @@ class TextInputBuilder:
 
 def truncation_warning(truncated: int, total: int, limit: str, what: str) -> str:
     """A warning about rows that were too long."""
-    return f"warning: {truncated:,} of {total:,} {what} are longer than {limit} and are truncated"
+    return Message(
+        "warning: {truncated:,} of {total:,} {what} are longer than {limit} and are truncated",
+        truncated,
+        total,
+        what,
+        limit,
+    )
 
 
 class UnknownWords:
@@ -235,14 +244,14 @@ class UnknownWords:
             return None
         frequent = [word for word in frequent if any(map(str.isalnum, word))] or frequent
         shown = ", ".join(frequent[:_NAMED])
-        named = f", including frequent words ({shown})" if frequent else ""
+        named = Message(", including frequent words ({words})", shown) if frequent else ""
         why = "the model's vocabulary does not fit these texts"
         if self.unknown == self.total:
             named, why = "", "the model's vocabulary contains no word of these texts"
-        return (
-            f"warning: {percent(self.share)} of the tokens are "
-            f"{self.tokenizer.special['unk_token']}{named}: {why}; use another model, or make "
-            "one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and ownbert pretrain"
+        return Message(
+            "warning: {share} of the tokens are {token}{named}: {why!t}; use another model, or "
+            "make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and ownbert pretrain",
+            *(percent(self.share), self.tokenizer.special["unk_token"], named, why),
         )
 
 

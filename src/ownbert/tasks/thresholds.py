@@ -10,6 +10,7 @@ import numpy as np
 
 from ownbert.checks import between
 from ownbert.exceptions import InputError, in_short
+from ownbert.language.messages import Message
 from ownbert.tasks.metrics import counts_by_threshold
 from ownbert.tasks.rows import AIMS, list_labels
 
@@ -117,8 +118,14 @@ def settled(
             number, reached = threshold.threshold(truth[:, own], probabilities[:, own])
             if not reached:
                 missed.append(
-                    f"no threshold of {label!r} reaches {threshold} on {len(truth):,} held-out "
-                    f"rows; {number:.3f} comes closest"
+                    Message(
+                        "no threshold of {label!r} reaches {threshold} on {count:,} held-out "
+                        "rows; {number:.3f} comes closest",
+                        label,
+                        threshold,
+                        len(truth),
+                        number,
+                    )
                 )
             threshold = min(max(number, 1e-9), 1 - 1e-9)
         found[label] = threshold

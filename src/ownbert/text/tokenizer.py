@@ -398,7 +398,7 @@ def _encoded(
             if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
                 which = "the text" if len(whole_texts) == 1 else f"texts[{number}]"
                 raise InputError(
-                    f"{which} contains half a surrogate pair, not a character"
+                    "{which} contains half a surrogate pair, not a character", which
                 ) from None
         raise
 

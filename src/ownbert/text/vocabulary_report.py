@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.files.json_files import read_json
+from ownbert.language.messages import Message
 
 REPORT = "vocabulary_report.json"
 
@@ -115,20 +116,34 @@ def _lines(report: VocabularyReport) -> Iterable[str]:
     blank = report.kind == "blank"
     unit = "tokens" if blank else "pieces"
     mean = report.running_tokens / max(1, report.documents)
-    yield f"Vocabulary: {report.vocabulary_size:,} entries ({report.kind})"
-    yield f"  documents        {report.documents:>13,}   {mean:,.1f} {unit} each on average"
-    yield f"  running {unit}   {report.running_tokens:>13,}   all {unit} of the corpus"
+    yield Message(
+        "Vocabulary: {vocabulary_size:,} entries ({kind})", report.vocabulary_size, report.kind
+    )
+    yield Message(
+        "  documents        {documents:>13,}   {mean:,.1f} {unit!t} each on average",
+        *(report.documents, mean, unit),
+    )
+    yield Message(
+        "  running {unit!t}   {count:>13,}   all {unit!t} of the corpus",
+        unit,
+        report.running_tokens,
+    )
+    note = "entries of the vocabulary that the corpus uses"
     if blank:
-        kept = report.vocabulary_size - 5
-        note = f"{kept:,} kept (seen {report.min_count} times or more) and 5 special ones"
-    else:
-        note = "entries of the vocabulary that the corpus uses"
-    yield f"  distinct {unit}  {report.distinct_tokens:>13,}   {note}"
+        note = Message(
+            "{kept:,} kept (seen {count} times or more) and 5 special ones",
+            *(report.vocabulary_size - 5, report.min_count),
+        )
+    distinct = "  distinct {unit!t}  {count:>13,}   {note!t}"
+    yield Message(distinct, unit, report.distinct_tokens, note)
     what = "running tokens" if blank else "words"
-    yield f"  coverage         {report.coverage:>13.2%}   {what} that the vocabulary covers"
-    yield f"  out of vocabulary{report.out_of_vocabulary_rate:>13.2%}   {what} that become [UNK]"
+    coverage = "  coverage         {share:>13.2%}   {what!t} that the vocabulary covers"
+    yield Message(coverage, report.coverage, what)
+    unknown = "  out of vocabulary{share:>13.2%}   {what!t} that become [UNK]"
+    yield Message(unknown, report.out_of_vocabulary_rate, what)
     if report.pieces_per_word is not None:
-        yield f"  pieces per word  {report.pieces_per_word:>13.2f}   1 = every word is one entry"
+        pieces = "  pieces per word  {pieces_per_word:>13.2f}   1 = every word is one entry"
+        yield Message(pieces, report.pieces_per_word)
     yield ""
     yield f"  {'count':>12} {'share':>8} {'ends texts':>11}   most frequent"
     for row in report.top[:SHOWN_TOKENS]:
@@ -138,8 +153,11 @@ def _lines(report: VocabularyReport) -> Iterable[str]:
         yield "Sentence ends: detected by the rule for plain text (full stops, 。 and similar)."
     elif report.sentence_ends:
         shares = {row.token: row.end_share for row in report.top}
-        ends = (f"{token} (ends {shares[token]:.0%} of texts)" for token in report.sentence_ends)
-        yield f"Likely sentence ends: {', '.join(ends)}"
+        ends = (
+            Message("{token} (ends {shares:.0%} of texts)", token, shares[token])
+            for token in report.sentence_ends
+        )
+        yield Message("Likely sentence ends: {ends}", ", ".join(ends))
         yield "  (frequent tokens that end texts far more often than by chance; please verify)"
     else:
         yield "Likely sentence ends: none; no frequent token ends texts more often than by chance."

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.objectives import PRETRAINING
 from ownbert.terminal import console, notebook_output
 from ownbert.train.metric_names import UP_TO_ONE, shown_name, shown_value
@@ -73,19 +74,19 @@ class Display:
             self.last_line = now if due else self.last_line
             self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, /, *values: Any) -> None:
         if self.cell is not None:
-            self.cell.say(translated(text))
+            self.cell.say(translated(text, *values))
         elif not self.quiet:
-            self.console.print(translated(text), markup=False)
+            self.console.print(translated(text, *values), markup=False)
 
     def _time_left(self, progress: float) -> str:
         done = progress - (self.first or 0.0)
         if done <= 0:
             return translated("--:-- left")
         seconds = (time.monotonic() - self.started) * (1 - progress) / done
-        ends = f", ends {clock(seconds)}" if progress < 1 else ""
-        return translated(f"{duration(seconds)} left{ends}")
+        ends = Message(", ends {time}", clock(seconds)) if progress < 1 else ""
+        return translated("{duration} left{ends}", duration(seconds), ends)
 
 
 class _Lines:
@@ -123,7 +124,7 @@ def describe(row: Mapping[str, Any]) -> str:
     names = _names(row)
     parts = [*_place(row), *(["held out"] if row.get("evaluation") else [])]
     if "loss" in row and len(names) != 1:  # the loss of a single objective is not repeated
-        parts.append(f"loss {row['loss']:.3f}")
+        parts.append(Message("loss {row:.3f}", row["loss"]))
     parts += [*(_objective(row, name) for name in names), *_metrics(row), *_speed_parts(row)]
     return "  ".join(map(translated, parts))
 
@@ -132,21 +133,21 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
     """The training loss and held-out metrics, most important first; before the first evaluation,
     training metrics."""
     shown = held_out or row
-    parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
+    parts = [*_place(row), *([Message("loss {row:.3f}", row["loss"])] if "loss" in row else [])]
     first = len(parts)
     for name in _names(shown):
         objective = PRETRAINING.get(name)
         if objective is not None:
             parts.append(f"{objective.short} {shown[f'{name}_loss']:.3f}")
         if objective is not None and objective.predicts and "unigram_loss" in shown:
-            parts.append(f"unigram {shown['unigram_loss']:.2f}")
+            parts.append(Message("unigram {options:.2f}", shown["unigram_loss"]))
         if f"{name}_accuracy" in shown:
-            parts.append(f"{shown[f'{name}_accuracy']:.1%} correct")
+            parts.append(Message("{options:.1%} correct", shown[f"{name}_accuracy"]))
     parts += _metrics(shown)
     if "uniform_loss" in shown:
-        parts.append(f"uniform {shown['uniform_loss']:.2f}")
+        parts.append(Message("uniform {options:.2f}", shown["uniform_loss"]))
     if held_out and len(parts) > first:
-        parts[first] = f"held out: {parts[first]}"
+        parts[first] = Message("held out: {parts}", parts[first])
     return list(map(translated, parts))
 
 
@@ -166,8 +167,9 @@ def clock(seconds: float) -> str:
 
 
 def _place(row: Mapping[str, Any]) -> list[str]:
-    phase = f" of phase {row['phase']}" if "phase" in row else ""
-    return [f"step {row['step']:,}{phase}"]
+    if "phase" in row:
+        return [Message("step {step:,} of phase {phase}", row["step"], row["phase"])]
+    return [Message("step {step:,}", row["step"])]
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:
@@ -180,31 +182,42 @@ def _names(row: Mapping[str, Any]) -> list[str]:
 
 def _metrics(row: Mapping[str, Any]) -> list[str]:
     names = [key for key in row if key in UP_TO_ONE or key == "mae"][:_MAX_METRICS]
-    return [f"{shown_name(name)} {shown_value(name, row[name])}" for name in names]
+    return [
+        Message("{metric!t} {value}", shown_name(name), shown_value(name, row[name]))
+        for name in names
+    ]
 
 
 def _objective(row: Mapping[str, Any], name: str) -> str:
     objective = PRETRAINING.get(name)  # the single objective of fine-tuning has no name
-    text = f"{'loss' if objective is None else objective.short} {row[f'{name}_loss']:.3f}"
+    short = "loss" if objective is None else objective.short
+    text = Message("{name!t} {value:.3f}", short, row[f"{name}_loss"])
     baselines = [
-        f"{kind} baseline {row[key]:.3f}"
-        for kind, key in (("unigram", "unigram_loss"), ("uniform", "uniform_loss"))
+        Message(template, row[key])
+        for template, key in (
+            ("unigram baseline {value:.3f}", "unigram_loss"),
+            ("uniform baseline {value:.3f}", "uniform_loss"),
+        )
         if objective is not None and objective.predicts and key in row
     ]
     if baselines:
-        text += f" ({', '.join(baselines)})"
+        text += Message(" ({baselines})", baselines)
     accuracy, majority = row.get(f"{name}_accuracy"), row.get(f"{name}_majority_accuracy")
     if accuracy is not None:
-        text += f" accuracy {accuracy:.1%}"
-    return text if majority is None else f"{text} (majority baseline {majority:.1%})"
+        text += Message(" accuracy {accuracy:.1%}", accuracy)
+    return (
+        text
+        if majority is None
+        else Message("{text} (majority baseline {majority:.1%})", text, majority)
+    )
 
 
 def _speed_parts(row: Mapping[str, Any]) -> list[str]:
     parts = []
     if "tokens_per_second" in row:
-        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+        parts.append(Message("{row:,.0f} tokens/s", row["tokens_per_second"]))
     if "mfu" in row:
         parts.append(f"MFU {row['mfu']:.0%}")
     if "grad_norm" in row:
-        parts.append(f"gradient norm {row['grad_norm']:.2g}")
+        parts.append(Message("gradient norm {row:.2g}", row["grad_norm"]))
     return parts

@@ -70,7 +70,7 @@ class World:
             problems = [None] * self.size
             dist.all_gather_object(problems, problem)
         if messages := [message for message in problems if message]:
-            raise InputError(messages[0])
+            raise InputError("{problem}", messages[0])
 
     def on_rank_zero(self, work: Callable[[], object]) -> None:
         """Run ``work`` in the first process only; its ``InputError`` is raised in all processes."""

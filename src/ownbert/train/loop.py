@@ -186,7 +186,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     """
     if resume_from is not None:
         job.state.restore(resume_from, world=job.world)
-        job.display.say(f"resumed from {resume_from.path} at step {job.state.step:,}")
+        job.display.say("resumed from {path} at step {step:,}", resume_from.path, job.state.step)
     job.on_start()
     if job.world.first:
         remove_states_after(job.folder, job.state.step if resume_from else -1)
@@ -213,8 +213,12 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
                     draw_curves(job.folder, log.rows)
     if stop_signals:
         raise Interrupted(
-            f"stopped at step {job.state.step:,}; the state is saved in {job.folder}: "
-            "continue with the same command and --resume"
+            Message(
+                "stopped at step {step:,}; the state is saved in {folder}: continue with the "
+                "same command and {--resume}",
+                job.state.step,
+                job.folder,
+            )
         )
 
 
@@ -494,19 +498,22 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     finding = (
         "is worse than word frequencies alone" if worse else "has learnt only word frequencies"
     )
-    return (
-        f"not learning: after {tokens:,} tokens the model {finding} "
-        f"(held-out {name.upper()} loss {loss:.2f}, unigram baseline {unigram:.2f})\n"
-        f"{_advice(max(rates), worse)}"
+    return Message(
+        "not learning: after {tokens:,} tokens the model {finding!t} (held-out {name} "
+        "loss {loss:.2f}, unigram baseline {unigram:.2f})\n{advice}",
+        *(tokens, finding, name.upper(), loss, unigram, _advice(max(rates), worse)),
     )
 
 
 def _advice(rate: float, worse: bool) -> str:
     """The usual causes, most likely first."""
     high = "too high" if worse else "too high or too low"
-    current = f", now {rate:.2g}" if rate else ""
-    return (
-        f"usual causes: a learning rate that is {high} (--learning-rate{current}); batches that "
-        "are too small (--batch-tokens, --accumulate); a corpus of duplicates, or of tokens "
-        "without any order; masks that leave too little context (--mask-rate, BERT uses 0.15)"
+    current = Message(", now {rate:.2g}", rate) if rate else ""
+    return Message(
+        "usual causes: a learning rate that is {high} ({--learning-rate}{current}); batches "
+        "that are too small ({--batch-tokens}, {--accumulate}); a corpus of duplicates, or "
+        "of tokens without any order; masks that leave too little context ({--mask-rate}, "
+        "BERT uses 0.15)",
+        high,
+        current,
     )

@@ -24,6 +24,7 @@ from ownbert.batches.loader import Position
 from ownbert.exceptions import InputError
 from ownbert.files.json_files import read_json, write_json
 from ownbert.files.writing import WRITE_FAILURES, checksum, flush_to_disk, make_folder
+from ownbert.language.messages import Message
 from ownbert.objectives.learner import Learner
 from ownbert.train.distributed import ALONE, World, reshard
 
@@ -99,7 +100,8 @@ class SavedState:
             file = self.path / name
             size = file.stat().st_size if file.exists() else 0
             if size != entry["bytes"]:
-                raise _damaged(file, self.path, f"it has {size:,} bytes, not {entry['bytes']:,}")
+                reason = Message("it has {size:,} bytes, not {expected:,}", size, entry["bytes"])
+                raise _damaged(file, self.path, reason)
             if checksum(file) != entry:
                 raise _damaged(file, self.path, "its checksum differs")
 
@@ -123,10 +125,11 @@ class DamagedState(InputError):
 def _damaged(file: Path, path: Path, reason: str) -> DamagedState:
     """The error for an unusable state; its message suggests the previous state."""
     earlier = [other for other in list_states(path.parents[1]) if other < path]
-    advice = "start over with --overwrite"
+    advice = Message("start over with {--overwrite}")
     if earlier:
-        advice = f"remove {path}, and use --resume to continue from step {step_of(earlier[-1]):,}"
-    return DamagedState(f"{file} is damaged ({reason}); {advice}")
+        advice = "remove {path}, and use {--resume} to continue from step {step:,}"
+        advice = Message(advice, path, step_of(earlier[-1]))
+    return DamagedState("{file} is damaged ({reason!t}); {advice}", file, reason, advice)
 
 
 def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -135,12 +138,14 @@ def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[st
         if before.get(name) != now.get(name):
             if name not in before:
                 raise InputError(
-                    f"cannot resume from {path}: an earlier version of ownbert began it with other "
-                    f"{name}; continue with that version, or start over with --overwrite"
+                    "cannot resume from {path}: an earlier version of ownbert began it with other "
+                    "{name}; continue with that version, or start over with {--overwrite}",
+                    *(path, name),
                 )
             raise InputError(
-                f"cannot resume from {path}: the {name} was {before[name]} and is now "
-                f"{now.get(name)}; use the same, or start over with --overwrite"
+                "cannot resume from {path}: the {name} was {before} and is now {now}; use the "
+                "same, or start over with {--overwrite}",
+                *(path, name, before[name], now.get(name)),
             )
 
 
@@ -163,7 +168,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
             save(dict(tensors), storage_writer=writer)
     except CheckpointException as error:
         reason = next(iter(error.failures.values()))[0]
-        raise reason if isinstance(reason, OSError) else InputError(str(reason)) from None
+        raise reason if isinstance(reason, OSError) else InputError("{reason}", reason) from None
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -214,10 +219,10 @@ def write_problem(write: Callable[[], object], path: Path) -> str | None:
         if isinstance(error, OSError) and error.errno not in WRITE_FAILURES:
             raise
         why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        advice = "no state is saved yet: make room, and run the same command again"
+        advice = Message("no state is saved yet: make room, and run the same command again")
         if list_states(path.parents[1]):
-            advice = "earlier states are complete: continue with --resume"
-        return f"cannot write {path}: {why}; {advice}"
+            advice = Message("earlier states are complete: continue with {--resume}")
+        return Message("cannot write {path}: {reason}; {advice}", path, why, advice)
     return None
 
 

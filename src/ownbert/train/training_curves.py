@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.figures import installed_figure, save_figure
+from ownbert.language.messages import Message
 from ownbert.objectives import PRETRAINING
 from ownbert.train.log import CURVES
 from ownbert.train.metric_names import UP_TO_ONE, shown_name
@@ -144,7 +145,7 @@ def _draw_baselines(axis: Any, rows: Sequence[Row]) -> None:
         above = f"; uniform {uniform[0]:.2f} is above" if far else ""
         _dashed(axis, value, f"unigram {value:.2f}{above}")
     for value in uniform[: 0 if far else 1]:
-        _dashed(axis, value, f"uniform {value:.2f}")
+        _dashed(axis, value, Message("uniform {value:.2f}", value))
 
 
 def _dashed(axis: Any, value: float, label: str) -> None:

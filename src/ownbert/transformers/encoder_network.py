@@ -28,6 +28,7 @@ from ownbert.families.mapping.weight_map import (
     their_names,
     written_out,
 )
+from ownbert.language.messages import Message
 from ownbert.nn.context import Context
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model, Outputs
@@ -299,7 +300,9 @@ def _require_same_layers(model: nn.Module, reference: nn.Module) -> bool:
     """
     layers, expected = _layers(model), dict(reference.named_modules())
     for name in sorted(layers.keys() ^ expected.keys()):
-        raise NotSupported(f"{name} is {'new' if name in layers else 'missing'}")
+        raise NotSupported(
+            Message("{name} is {text}", name, "new" if name in layers else "missing")
+        )
     rates, changed = [], ""
     for name, module in layers.items():
         if not name:

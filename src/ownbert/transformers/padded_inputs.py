@@ -94,8 +94,11 @@ def padded_size(inputs: Mapping[str, Any]) -> tuple[int, int]:
     """(B, S) of the ids or embeddings of a call; ``InputError`` if they have an invalid shape."""
     ids, embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
     if (ids is None) == (embeds is None):
-        both = ", not both" if ids is not None else ""
-        raise InputError("give either input_ids or inputs_embeds" + both)
+        raise InputError(
+            "give either input_ids or inputs_embeds, not both"
+            if ids is not None
+            else "give either input_ids or inputs_embeds"
+        )
     tensor: Tensor = embeds if ids is None else ids  # pyright: ignore[reportAssignmentType]
     if 0 in tensor.shape[:2]:
         raise InputError("a batch needs at least one text, and every text one token")

@@ -87,8 +87,8 @@ def speed_up(
     encoders = list(_encoders_in(root))
     if not encoders:
         raise InputError(
-            f"there is no encoder in a {type(model).__name__}; speed_up supports "
-            + ", ".join(ENCODERS)
+            "there is no encoder in a {kind}; speed_up supports {names}",
+            *(type(model).__name__, list(ENCODERS)),
         )
     if explain:
         for encoder in encoders:

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
-from ownbert.language.messages import Option
+from ownbert.language.messages import Message, Option
 from ownbert.tables.column_proposals import warn_if_headless
 from ownbert.tables.tables import columns, kind_of, read_records, require_column
 from ownbert.text.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ def read_pairs(files: PairFiles, *, dev: bool = False) -> Pairs | None:
         return None
     rows = _from_table(table, files) if table else _from_lines(source, target)
     kept = [pair for pair in rows if all(text.strip() for text in pair)]
-    where = table or f"{source} and {target}"
+    where = table or Message("{first} and {second}", source, target)
     if not kept:
         raise InputError("{where}: no pair has text on both sides", where)
     sources, targets = (list(side) for side in zip(*kept, strict=True))

@@ -19,6 +19,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives.learner import Learner
@@ -260,8 +261,10 @@ class TranslationRun(TrainingRun):
         if not better:
             _copy_weights(learner, weights)
         job.display.say(
-            f"held-out loss {last['loss']:.3f}, with the mean of the last {count} saved states "
-            f"{mean['loss']:.3f}: the {'mean is' if better else 'last weights are'} kept"
+            "held-out loss {loss:.3f}, with the mean of the last {count} saved states {mean:.3f}: "
+            "{kept!t}",
+            *(last["loss"], count, mean["loss"]),
+            "the mean is kept" if better else "the last weights are kept",
         )
         return mean if better else last
 
@@ -283,27 +286,42 @@ class TranslationRun(TrainingRun):
     def summary(self) -> list[str]:
         recipe, data, run = self.recipe, self.data, self.limits
         kind = recipe.vocabulary.kind
-        vocabulary = f"{self.target.vocab_size:,} {kind} tokens for both sides"
-        if self.source is not self.target:
-            vocabulary = f"{self.source.vocab_size:,} and {self.target.vocab_size:,} {kind} tokens"
+        sizes = self.source.vocab_size, self.target.vocab_size
+        vocabulary = Message("{source:,} and {target:,} {kind} tokens", *sizes, kind)
+        if self.source is self.target:
+            vocabulary = Message("{size:,} {kind} tokens for both sides", sizes[0], kind)
         length = describe_limit(run)
         if run.epochs:
-            length = f"{run.epochs} epochs at most, {length}"
+            length = Message("{epochs} epochs at most, {length}", run.epochs, length)
         with shapes_alone():
             parameters = sum(p.numel() for p in self.new_model().parameters())
         net = recipe.model
-        lines = [
-            f"{len(data):,} training and {len(self.dev):,} dev pairs, {vocabulary}",
-            f"{net.N} + {net.N} layers of {net.d_model}, {net.h} heads, {parameters:,} parameters; "
-            f"{length} of batches of {recipe.data.batch_tokens:,} tokens on {run.device} in "
-            f"{run.precision}",
+        lines: list[str] = [
+            Message(
+                "{train:,} training and {dev:,} dev pairs, {vocabulary}",
+                *(len(data), len(self.dev), vocabulary),
+            ),
+            Message(
+                "{count} + {count} layers of {d_model}, {value} heads, {parameters:,} "
+                "parameters; {length} of batches of {batch_tokens:,} tokens on {device} in "
+                "{precision}",
+                net.N,
+                net.d_model,
+                net.h,
+                parameters,
+                length,
+                recipe.data.batch_tokens,
+                run.device,
+                run.precision,
+            ),
         ]
         for count, what in (
             (self.empty, "blank on one side"),
-            (data.long, f"longer than {recipe.data.max_length} tokens on a side"),
+            (data.long, Message("longer than {length} tokens on a side", recipe.data.max_length)),
         ):
             if count:
-                lines.append(f"warning: {count:,} training pairs are {what} and are skipped")
+                line = "warning: {count:,} training pairs are {what!t} and are skipped"
+                lines.append(Message(line, count, what))
         return lines
 
 
@@ -363,7 +381,8 @@ def preview_translation(
     for name, rows in (("source", run.data.sources), ("target", run.data.targets)):
         lengths = [len(row) for row in rows]
         median, p90 = np.percentile(lengths, (50, 90)).round().astype(int)
-        lines.append(f"tokens per {name}: median {median}, 90% up to {p90}, longest {max(lengths)}")
+        line = "tokens per {name!t}: median {median}, 90% up to {p90}, longest {longest}"
+        lines.append(Message(line, name, median, p90, max(lengths)))
     lines.append("the first pairs, as the model sees them:")
     pairs = zip(run.data.sources, run.data.targets, strict=True)
     for source, target in islice(pairs, _PREVIEWED_PAIRS):
@@ -437,8 +456,8 @@ def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
     """The most important settings, then all others with non-default values."""
     yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
     steps = recipe.run.max_steps
-    yield "steps", f"{steps:,} at most" if steps else "limited by time"
-    yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
+    yield "steps", Message("{steps:,} at most", steps) if steps else "limited by time"
+    yield "batch", Message("{batch_tokens:,} tokens of both sides", recipe.data.batch_tokens)
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
     yield from changed_settings(recipe, TranslateRecipe(), _SECTIONS)

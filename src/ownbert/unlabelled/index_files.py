@@ -22,6 +22,7 @@ from ownbert.files.writing import explained
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 from ownbert.inference.embedding_outputs import of_length_one
 from ownbert.inference.vector_files import Record
+from ownbert.language.messages import Message
 from ownbert.views.tokens import splitter, text_kind
 
 FORMS = ("float16", "int8")
@@ -70,7 +71,8 @@ class NumberRows(ResumableFile):
         return np.memmap(self.part, self._row.base, "r", shape=(self.done, *self._row.shape))
 
     def _kept(self) -> str:
-        return f"; {self.done:,} rows are kept in {self.part}" if super()._kept() else ""
+        kept = Message("; {count:,} rows are kept in {file}", self.done, self.part)
+        return kept if super()._kept() else ""
 
 
 def vectors_of(

@@ -28,6 +28,7 @@ from ownbert.inference.open_folder import open_folder
 from ownbert.inference.opened import characters
 from ownbert.inference.row_files import PredictionWriter
 from ownbert.language import translated
+from ownbert.language.messages import Message, join
 from ownbert.pages import cleaned
 from ownbert.run.file_names import REPORT
 from ownbert.tables.label_studio import ENDING, write_tasks
@@ -189,10 +190,10 @@ def to_label(
         )
         for write, content in zip(save, (rows, errors), strict=True):
             write(content)
-    notes = [f"note: {worth_of_labels(report, len(rows))}"]
+    notes = [Message("note: {line!t}", worth_of_labels(report, len(rows)))]
     if check is not None:
-        found = f"{len(errors):,} likely label errors; saved {check}"
-        none = f"the report has no likely label errors; {check} is not written"
+        found = Message("{count:,} likely label errors; saved {check}", len(errors), check)
+        none = Message("the report has no likely label errors; {check} is not written", check)
         notes.insert(0, found if errors else none)
     say_each(notes, say)
     return rows
@@ -295,7 +296,9 @@ def _row(candidate: _Candidate, task: Any, counts: np.ndarray) -> dict[str, Any]
     several = isinstance(task, MultiLabelTask)
     if rare is not None:
         name, rows = task.labels[rare], int(counts[rare])
-        reason = f"may have the rare label {name}, which has only {rows:,} training rows"
+        reason = Message(
+            "may have the rare label {name}, which has only {rows:,} training rows", name, rows
+        )
     elif counts.mean() < FEW:
         reason = "typical of similar texts; there are few labels so far"
     else:
@@ -315,15 +318,18 @@ def _reason(probabilities: np.ndarray, labels: Sequence[str]) -> str:
     order = np.argsort(-probabilities, kind="stable")[:2].tolist()
     (a, p), (b, q) = ((labels[i], probabilities[i]) for i in order)
     if p + q < _NO_LABEL:
-        return f"does not fit any label well: {a} {p:.0%}, {b} {q:.0%}"
+        return Message(
+            "does not fit any label well: {value} {path:.0%}, {value2} {q:.0%}", a, p, b, q
+        )
     if p - q < _UNDECIDED:
-        return f"undecided between {a} ({p:.0%}) and {b} ({q:.0%})"
-    return f"less certain than most texts: {a} {p:.0%}"
+        return Message("undecided between {value} ({path:.0%}) and {value2} ({q:.0%})", a, p, b, q)
+    return Message("less certain than most texts: {value} {path:.0%}", a, p)
 
 
 def _reason_of_sets(probabilities: np.ndarray, labels: Sequence[str]) -> str:
     order = np.argsort(np.abs(probabilities - 0.5), kind="stable")[:2].tolist()
-    return "undecided about " + " and ".join(f"{labels[i]} ({probabilities[i]:.0%})" for i in order)
+    near = (Message("{label} ({share:.0%})", labels[i], probabilities[i]) for i in order)
+    return Message("undecided about {labels}", join(near, " and "))
 
 
 @contextlib.contextmanager
@@ -434,13 +440,13 @@ def worth_of_labels(report: dict[str, Any], count: int) -> str:
     """The expected gain of ``count`` more labels, from the report's learning curve."""
     curve = report.get("learning_curve") or {"at": [], "reason": "the report has no learning curve"}
     if curve["reason"] or None in (curve["slope"], curve["exponent"]) or not curve["at"]:
-        reason = translated(curve["reason"])
-        return f"the gain from {count:,} more labels is unknown: {reason}"
+        reason = curve["reason"]
+        return Message("the gain from {count:,} more labels is unknown: {reason}", count, reason)
     rows, slope, exponent = curve["at"][-1], curve["slope"], curve["exponent"]
 
     def gain(further: float) -> float:
         return slope * (rows**-exponent - (rows + further) ** -exponent)
 
-    gains = f"about {gain(count):+.3f}, twice as many {gain(rows):+.3f}"
-    flat = "the curve is flat: " if gain(rows) < _FLAT else ""
-    return f"{flat}{count:,} more labels would gain {gains}"
+    line = "{count:,} more labels would gain about {gain:+.3f}, twice as many {twice:+.3f}"
+    found = Message(line, count, gain(count), gain(rows))
+    return Message("the curve is flat: {line}", found) if gain(rows) < _FLAT else found

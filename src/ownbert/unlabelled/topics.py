@@ -29,6 +29,7 @@ from ownbert.inference.engines import Compute, Progress, Say, say_each
 from ownbert.inference.row_files import PredictionWriter
 from ownbert.inference.vector_files import Record, RowVectors, as_inputs, records_of, sources_of
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.pages import TEXT, Page, Section, cleaned
 from ownbert.tables.columns import ColumnNames
 from ownbert.tables.tables import columns, require_column
@@ -345,12 +346,13 @@ def as_page(topics: Topics) -> Page:
         chips = [("", [(word, "", "") for word in topic.words])]
         title = f"{number}. {name}"
         sections.append(Section(f"topic-{number}", title, columns=columns, rows=rows, chips=chips))
-    lead = f"Share of the texts of each period: {periods[0]} – {periods[-1]}" if periods else ""
+    lead = "Share of the texts of each period: {first} – {last}"
+    lead = Message(lead, periods[0], periods[-1]) if periods else ""
     columns = ("number", "words", "texts", "share")
     bars = [_line(topics, topic) for topic in topics.topics] if periods else None
     overview = Section("topics", "Topics", lead, columns, tuple(board), names=2, bars=bars)
     figures = [(f"{texts:,}", "texts"), (f"{count:,}", "topics")]
-    headline = translated(f"{texts:,} texts in {count:,} topics")
+    headline = translated("{texts:,} texts in {count:,} topics", texts, count)
     return Page("topics", [headline], [overview.in_language(), *sections], figures)
 
 

@@ -437,4 +437,4 @@ def reading_linear(
     except InputError:
         raise
     except (OSError, LookupError, ValueError, TypeError, ArithmeticError, SafetensorError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+        raise InputError("{path} cannot be read: {error}", path, error) from None

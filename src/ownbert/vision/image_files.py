@@ -18,6 +18,7 @@ import numpy as np
 from ownbert.exceptions import InputError, needing
 from ownbert.files.npz_files import open_npz
 from ownbert.files.text_files import GZIP_MAGIC, refuse_unreadable
+from ownbert.language.messages import Message
 from ownbert.vision.pixels import checked_values, is_deep, read_deep_grey
 
 # Names of images and labels in an .npz file or a table, in order of preference.
@@ -150,11 +151,12 @@ def images_of_array(images: Any, source: str) -> list[ImageSource]:
     Raises:
         InputError: the array has other values or another shape.
     """
-    array = _as_bytes(images, f"{source}: images" if source else "images")
+    array = _as_bytes(images, Message("{source}: images", source) if source else "images")
     sources = []
     for number, one in enumerate(array, start=1):
         digest = hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()
-        name = f"{source}, picture {number}" if source else f"picture {number}"
+        name = Message("picture {index}", number)
+        name = Message("{source}, {name}", source, name) if source else name
         size = (one.shape[0], one.shape[1])
         sources.append(ImageSource(one, name, digest, size, 1 if one.ndim == 2 else 3))
     return sources
@@ -184,7 +186,7 @@ def _in_memory(images: Any) -> list[ImageSource]:
 def _one_in_memory(image: Any, number: int) -> ImageSource:
     if isinstance(image, str | Path):
         return _opened(Path(image))
-    name = f"picture {number}"
+    name = Message("picture {index}", number)
     if not is_image(image):
         (pixels,) = images_of_array(np.asarray(image)[None], "")
         return replace(pixels, name=name)
@@ -370,7 +372,7 @@ def _decoded(path: Path) -> Any:
         raise
     except Exception as error:
         reason = "it is damaged or cut off" if path.exists() else "it no longer exists"
-        raise InputError(f"{path} cannot be read: {reason}") from error
+        raise InputError("{path} cannot be read: {reason}", path, reason) from error
 
 
 def _upright(image: Any, name: str) -> Any:
@@ -378,7 +380,11 @@ def _upright(image: Any, name: str) -> Any:
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)
-    return read_deep_grey(upright, f"{name}: its pixels") if is_deep(upright.mode) else upright
+    return (
+        read_deep_grey(upright, Message("{name}: its pixels", name))
+        if is_deep(upright.mode)
+        else upright
+    )
 
 
 def _pillow() -> Any:
@@ -437,8 +443,13 @@ def read_idx(path: Path) -> np.ndarray:
     if actual != expected:
         wrong = "cut off" if actual < expected else "too long"
         raise InputError(
-            f"{path} is {wrong}: its header says {' x '.join(map(str, shape))}, which is "
-            f"{expected:,} bytes, but {actual:,} follow"
+            "{path} is {wrong}: its header says {shape}, which is {expected:,} bytes, but "
+            "{actual:,} follow",
+            path,
+            wrong,
+            " x ".join(map(str, shape)),
+            expected,
+            actual,
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 

@@ -14,6 +14,7 @@ import numpy as np
 from ownbert.batches.example import Example
 from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.tables.tables import Source
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import EncodedRows
@@ -78,16 +79,26 @@ class ImageInputBuilder:
         assert isinstance(data, EncodedImages)
         sizes = {image.size for image in data.examples.images}
         smallest, largest = map(_sizes, (min(sizes), max(sizes)))
-        size_range = smallest if smallest == largest else f"from {smallest} to {largest}"
+        size_range = Message("from {low} to {high}", smallest, largest)
+        size_range = smallest if smallest == largest else size_range
         colours = "grey" if self.image.channels == 1 else "in colour"
         mean, std = (
             ", ".join(f"{x:.3f}" for x in numbers)
             for numbers in (self.processor.mean, self.processor.std)
         )
         yield (
-            f"{unit}: {size_range} pixels, read as {_sizes(self.image.size)} {colours}, in "
-            f"{self.image.patches} patches of {_sizes(self.image.patch)}; mean {mean}, standard "
-            f"deviation {std}"
+            Message(
+                "{unit}: {size_range} pixels, read as {sizes} {colours}, in {patches} patches "
+                "of {image_sizes}; mean {mean}, standard deviation {std}",
+                unit,
+                size_range,
+                _sizes(self.image.size),
+                colours,
+                self.image.patches,
+                _sizes(self.image.patch),
+                mean,
+                std,
+            )
         )
 
     def preview(self, example: Example) -> list[str]:

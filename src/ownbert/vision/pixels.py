@@ -14,6 +14,7 @@ from ownbert.checks import dict_of, either, known, list_of, maybe, number, recor
 from ownbert.exceptions import InputError, needing
 from ownbert.files.json_files import read_json, write_json
 from ownbert.hub import model_folder
+from ownbert.language.messages import Message
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers of resampling filters, as used by Transformers.
@@ -215,8 +216,16 @@ def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarr
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
     whole = np.issubdtype(array.dtype, np.integer)
     if not (low >= 0 and high <= (most if whole else 1)):  # negated, to reject NaN
-        kinds = f"whole numbers from 0 to {most}" if whole else "fractions from 0 to 1"
-        raise InputError(f"{what} contain values from {low:g} to {high:g}; they must be {kinds}")
+        kinds = (
+            Message("whole numbers from 0 to {most}", most) if whole else "fractions from 0 to 1"
+        )
+        raise InputError(
+            "{what} contain values from {low:g} to {high:g}; they must be {kinds}",
+            what,
+            low,
+            high,
+            kinds,
+        )
     if not whole:
         return array
     return array.astype(np.uint8) if most == 255 else array.astype(np.float32) / np.float32(most)

@@ -21,6 +21,7 @@ from ownbert.config.variants import Image
 from ownbert.exceptions import InputError
 from ownbert.families.mapping.weight_map import Rename, WeightMap
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
+from ownbert.language.messages import join
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.vision.patches import picture_batch
@@ -165,7 +166,9 @@ def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
     """Copy timm's tensors into a model; ``InputError`` if their names or shapes do not match."""
     problems = copy_weights(model, state_dict, TIMM).problems
     if problems:
-        raise InputError("the tensors do not match the model: " + "; ".join(first_of(problems)))
+        raise InputError(
+            "the tensors do not match the model: {problems}", join(first_of(problems), "; ")
+        )
 
 
 def to_timm(model: Model) -> dict[str, Tensor]:

@@ -204,7 +204,9 @@ class Family:
         for key, allowed in self.required.items():
             if key in values and values[key] not in allowed:
                 names = " or ".join(map(repr, allowed))
-                raise InputError(f"{key} is {in_short(values[key])}; it must be {names}")
+                raise InputError(
+                    "{key} is {values}; it must be {names}", key, in_short(values[key]), names
+                )
         ours = {}
         for f in fields(EncoderConfig):
             key = self.names.get(f.name, f.name)

@@ -14,6 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from ownbert.config.encoder import EncoderConfig
+from ownbert.language.messages import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,14 @@ Tensors = dict[str, "Tensor"]
 OWN_TENSOR = "ownbert."
 # Beginnings of problem messages; the name of the tensor follows.
 UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
+
+
+def missing_tensor(name: str) -> Message:
+    return Message("missing tensor {name}", name)
+
+
+def unexpected_tensor(name: str) -> Message:
+    return Message("unexpected tensor {name}", name)
 
 
 @dataclass(frozen=True)
@@ -243,7 +252,9 @@ class WeightMap:
         all_theirs, problems = dict(left), []
         if len(left) < len(theirs):
             names = Counter(map(self.full_name, theirs))
-            problems += [f"tensor {name} is there twice" for name in names if names[name] > 1]
+            problems += [
+                Message("tensor {name} is there twice", name) for name in names if names[name] > 1
+            ]
         own = [name for name in left if name.startswith(OWN_TENSOR)]
         ours = {name.removeprefix(OWN_TENSOR): left.pop(name) for name in own}
         rules = written_out(self.rules, config)
@@ -272,11 +283,15 @@ class WeightMap:
                 import torch
 
                 if tie.to in all_theirs and not torch.equal(tied, all_theirs[tie.to]):
-                    problems.append(f"tensor {tie.theirs} differs from {tie.to}; it must be tied")
+                    problems.append(
+                        Message(
+                            "tensor {theirs} differs from {to}; it must be tied", tie.theirs, tie.to
+                        )
+                    )
         if other_heads:
             known = {name for rule in rules if head_of(rule) for name in their_names(rule)}
             left = {name: tensor for name, tensor in left.items() if name not in known}
-        problems += [UNEXPECTED + name for name in left]
+        problems += [unexpected_tensor(name) for name in left]
         return ours, problems
 
     def to_theirs(
@@ -366,17 +381,17 @@ def _fuse(rule: Fuse | Heads, left: Tensors, ours: Tensors) -> list[str]:
     parts = [left.pop(name) for name in present]
     if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):
         shown = (f"{n} {tuple(part.shape)}" for n, part in zip(present, parts, strict=True))
-        return [f"tensors {', '.join(shown)} must be of one shape"]
+        return [Message("tensors {shown} must be of one shape", ", ".join(shown))]
     if len(present) == len(rule.theirs):
         import torch
 
         if isinstance(rule, Fuse):
             ours[rule.ours] = torch.cat(parts)
         elif parts[0].ndim != 3:
-            return [f"tensors {', '.join(present)} must have three dimensions"]
+            return [Message("tensors {present} must have three dimensions", ", ".join(present))]
         else:
             ours[rule.ours] = rule.to_ours(parts)
     elif present:
         missing = ", ".join(n for n in rule.theirs if n not in present)
-        return [MISSING + missing]
+        return [missing_tensor(missing)]
     return []

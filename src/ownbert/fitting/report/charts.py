@@ -7,6 +7,7 @@ from typing import Any
 from ownbert.charts import Axes, Chart
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.statistics import Calibration, Drift, LearningCurve, ReliabilityCurve
+from ownbert.language.messages import Message
 from ownbert.tasks.metrics import Ranking
 
 _FEW = 5  # rows per bin
@@ -42,7 +43,9 @@ def curve_chart(curve: LearningCurve, metric: str) -> Chart:
         if axes.across(x) - last > 44:
             last = axes.across(x)
             axes.tick(x, _short(x))
-    axes.words = f"{metric} by {curve.unit}, measured, fitted and extrapolated"
+    axes.words = Message(
+        "{metric!t} by {unit!t}, measured, fitted and extrapolated", metric, curve.unit
+    )
     return axes
 
 
@@ -59,7 +62,7 @@ def reliability_chart(calibration: Calibration) -> Chart:
     for x, y, count in zip(before.confidence, before.accuracy, before.count, strict=True):
         if count:
             size = 2.5 + 4.5 * math.sqrt(count / max_count)
-            title = f"{count:,} rows: confidence {x:.2f}, accuracy {y:.2f}"
+            title = Message("{count:,} rows: confidence {x:.2f}, accuracy {y:.2f}", count, x, y)
             axes.dot("dot", x, y, size, title)
     axes.words = "accuracy by confidence"
     return axes
@@ -72,7 +75,8 @@ def risk_chart(risk: Sequence[tuple[float, float]]) -> Chart:
     axes = Axes((0.0, 1.0), (0.0, max(0.01, *errors)), names, digits=digits)
     axes.share_ticks(".0%")
     axes.line("fit", shares, errors)
-    axes.dot("dot", shares[-1], errors[-1], title=f"all answered: {errors[-1]:.1%} wrong")
+    title = Message("all answered: {error:.1%} wrong", errors[-1])
+    axes.dot("dot", shares[-1], errors[-1], title=title)
     axes.words = "share wrong by share answered"
     return axes
 
@@ -111,10 +115,11 @@ def ranking_charts(ranking: Ranking) -> list[tuple[Chart, str]]:
         if title == "Calibration":
             dotted = "perfect calibration"
             for x, y, count in zip(*ranking.calibration, strict=True):
-                axes.dot(
-                    "dot", x, y, title=f"{count:,} rows: probability {x:.2f}, positive {y:.2f}"
+                title = Message(
+                    "{count:,} rows: probability {x:.2f}, positive {y:.2f}", count, x, y
                 )
-        drawn.append((axes, f"{title}. Dotted: {dotted}."))
+                axes.dot("dot", x, y, title=title)
+        drawn.append((axes, Message("{title!t}. Dotted: {dotted!t}.", title, dotted)))
     return drawn
 
 
@@ -143,7 +148,7 @@ def score_bars(report: Report) -> list[Chart]:
             whisker = (across(row.score + times * row.spread) for times in (-2, 2))
             bar.lines.append(("whisker", " ".join(f"{x:.1f},9" for x in whisker)))
         if row.test_score is not None:
-            title = f"test {row.test_score:.3f}"
+            title = Message("test {test_score:.3f}", row.test_score)
             bar.dots.append(("hollow", across(row.test_score), 9, 4.5, title))
         if row.measured:
             bar.dots.append(("dot", across(row.score), 9, 4.5, f"{row.score:.3f}"))
@@ -160,7 +165,9 @@ def length_chart(drift: Drift) -> Chart:
     for index, (name, values) in enumerate(sides.items()):
         y = 30 + 44 * index
         xs = [6 + 388 * (math.log(max(1.0, v)) - low) / ((high - low) or 1) for v in values]
-        chart.labels.append((4, y - 14, f"{name}: median {values[2]:,.0f} tokens", "start"))
+        chart.labels.append(
+            (4, y - 14, Message("{name!t}: median {median:,.0f} tokens", name, values[2]), "start")
+        )
         chart.boxes.append((y, xs))
     return chart
 

@@ -9,6 +9,7 @@ from ownbert.exceptions import percent
 from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report, shown_spread
 from ownbert.fitting.report.statistics import DIFFERENT_KIND, LearningCurve
 from ownbert.fitting.rows.labelled_rows import known_in_test
+from ownbert.language.messages import Message, sentences
 from ownbert.tasks.metrics import RANKING
 from ownbert.train.metric_names import decimals
 
@@ -37,10 +38,10 @@ def headline(report: Report) -> tuple[str, str, str]:
     """Three sentences: the selected model with its score and any problem of the folder's network;
     the comparison with the baseline; how reliable the score is."""
     best, chance = report.winner, report.chance.get(report.metric)
-    first = f"{best.name}: {score_of(report, best.score)}"
+    first = Message("{name!t}: {score}", best.name, score_of(report, best.score))
     if chance is not None:
-        by_chance = f"{decimals(chance.mean)} by chance"
-        first += f", {report.guessing} ({by_chance})" if report.guessing else f" ({by_chance})"
+        first += Message(", {guessing!t}", report.guessing) if report.guessing else ""
+        first += Message(" ({score} by chance)", decimals(chance.mean))
     return first + _network_problem(report), _against_baseline(report), _trust(report)
 
 
@@ -49,20 +50,22 @@ def _network_problem(report: Report) -> str:
     network, baseline = report.own_network, report.baseline
     if network is None:
         reasons = [reason for what, reason in report.left_out.items() if "network" in what]
-        why = f" ({reasons[0]})" if reasons else ""
-        return f"; the folder has no network{why}"
+        why = Message(" ({reason!t})", reasons[0]) if reasons else ""
+        return Message("; the folder has no network{why}", why)
     if baseline is not None and is_far_below(report, network, baseline):
         own, other = report.comparable(network, baseline)
-        return (
-            f"; the network of this folder has only {own:.3f}, far "
-            f"below a linear model ({other:.3f}): use ownbert predict, not the network alone"
+        return Message(
+            "; the network of this folder has only {network:.3f}, far below a linear model "
+            "({linear:.3f}): use ownbert predict, not the network alone",
+            *(own, other),
         )
     least = max(FAR_BELOW_BEST, 2 * (network.spread or 0.0))
     if report.gain(report.winner, network) > least:
         own, other = report.comparable(network, report.winner)
-        return (
-            f"; the network of this folder has only {own:.3f} where the best model has "
-            f"{other:.3f}: use ownbert predict, not the network alone"
+        return Message(
+            "; the network of this folder has only {network:.3f} where the best model has "
+            "{best:.3f}: use ownbert predict, not the network alone",
+            *(own, other),
         )
     return ""
 
@@ -89,14 +92,16 @@ def other_metrics(report: Report) -> list[tuple[str, str, str]]:
 
 def score_of(report: Report, score: float) -> str:
     """A score with the name of the metric."""
-    return f"{metric_name(report.metric, report.positive)} {decimals(score)}"
+    return Message(
+        "{metric!t} {score}", metric_name(report.metric, report.positive), decimals(score)
+    )
 
 
 def metric_name(metric: str, positive: str | None = None) -> str:
     """The name of a metric within a sentence, with the label that it is about, if there is one."""
     name = _NAMES.get(metric, metric.replace("_", " "))
     if positive is not None and metric in ("f1", *RANKING):
-        return f"{name} of {listed([repr(positive)])}"
+        return Message("{metric!t} of {label}", name, listed([repr(positive)]))
     return name
 
 
@@ -105,7 +110,7 @@ def difference(report: Report, gain: float) -> str:
     could mean either."""
     if not report.lower or not gain:
         return decimals(gain, sign="+")
-    return f"{abs(gain):.3f} {'better' if gain > 0 else 'worse'}"
+    return Message("{gain:.3f} better" if gain > 0 else "{gain:.3f} worse", abs(gain))
 
 
 def test_score_is_far_below(report: Report) -> bool:
@@ -134,55 +139,68 @@ def _against_baseline(report: Report) -> str:
         first = max(report.leaderboard, key=lambda row: report.gain(row, best))
         if report.gain(first, best) > 0:
             score, _ = report.comparable(first, best)
-            return (
-                f"The selected model is a linear model: {first.name} scored higher "
-                f"({score:.3f}), but the difference may be due to chance."
+            return Message(
+                "The selected model is a linear model: {name!t} scored higher ({score:.3f}), but "
+                "the difference may be due to chance.",
+                *(first.name, score),
             )
         return "The best model is a linear model: no other model scored higher."
-    gain = f"{difference(report, report.gain(best, baseline))} compared with the best linear model"
-    gain += f", {baseline.name} ({baseline.score:.3f})"
+    gain = Message(
+        "{difference} compared with the best linear model, {name!t} ({score:.3f})",
+        *(difference(report, report.gain(best, baseline)), baseline.name, baseline.score),
+    )
     margin = report.margin
     if margin is None or shown_spread(margin.high - margin.low) is None:
-        return f"{gain}."
+        return gain + "."
     low, high = difference(report, margin.low), difference(report, margin.high)
-    interval = f"between {low} and {high} in 90% of bootstrap samples"
+    interval = "{gain}; between {low} and {high} in 90% of bootstrap samples"
+    interval = Message(interval, gain, low, high)
     if margin.low > 0:
-        return f"{gain}; {interval}, so the difference is unlikely to be due to chance."
+        return interval + ", so the difference is unlikely to be due to chance."
     if margin.high < 0:
         count = len(report.leaderboard)
-        return f"{gain}; {interval}, but the best of {count} models is partly lucky."
-    return f"{gain}; {interval}, so the difference may be due to chance."
+        return interval + Message(", but the best of {count} models is partly lucky.", count)
+    return interval + ", so the difference may be due to chance."
 
 
 def _trust(report: Report) -> str:
     best, parts = report.winner, []
-    rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
+    rows = Message(" on {rows:,} held-out rows", report.held_out) if report.held_out else ""
     far_below = test_score_is_far_below(report)
     if (spread := shown_spread(best.spread)) is not None and not far_below:
-        parts.append(f"The score{rows} is accurate to about ±{2 * spread:.3f}.")
+        parts.append(
+            Message("The score{rows} is accurate to about ±{error:.3f}.", rows, 2 * spread)
+        )
     elif rows:
-        parts.append(f"The score was measured{rows}.")
+        parts.append(Message("The score was measured{rows}.", rows))
     if best.test_score is not None:
-        start = "On the test set, which was not used for selection, it is"
+        line = "On the test set, which was not used for selection, it is {score:.3f}."
         if far_below:
-            parts.append(f"{start} only {best.test_score:.3f}: expect this on new texts.")
-        else:
-            parts.append(f"{start} {best.test_score:.3f}.")
+            line = (
+                "On the test set, which was not used for selection, it is only {score:.3f}: expect "
+                "this on new texts."
+            )
+        parts.append(Message(line, best.test_score))
         known = (report.learnt_from_test, report.known_groups_in_test, report.test_rows)
-        parts += (f"{sentence}." for sentence in known_in_test(*known))
+        parts += (sentence + "." for sentence in known_in_test(*known))
     elif (count := len(report.leaderboard)) > 1 and report.gain(best, report.ranked[0]) >= 0:
         parts.append(
-            f"It was selected as the best of {count} on these rows, so expect slightly lower "
-            "scores on new texts."
+            Message(
+                "It was selected as the best of {count} on these rows, so expect slightly lower "
+                "scores on new texts.",
+                count,
+            )
         )
-    return " ".join(parts)
+    return sentences(parts)
 
 
 def listed(names: list[str]) -> str:
     names = [name if len(name) <= 40 else f"{name[:39]}…" for name in names]
     if len(names) > NAMED:
-        return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        return Message("{names} and {count} more", names[:NAMED], len(names) - NAMED)
+    if len(names) > 1:
+        return Message("{names} and {last}", names[:-1], names[-1])
+    return names[0]
 
 
 # Thresholds below which a difference is not mentioned, or a number supports no conclusion.
@@ -215,12 +233,15 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
     worse = _worse_on_test(report)
     if report.guessing:  # other advice would take the models seriously
         what = "number" if report.task == "regress" else "label"
-        sentence = (
-            f"Check that each {what} belongs to its text and can be told from it, or label more "
-            f"texts: the predictions are {report.guessing}."
+        sentence = Message(
+            "Check that each {what!t} belongs to its text and can be told from it, or label "
+            "more texts: the predictions are {guessing!t}.",
+            *(what, report.guessing),
         )
         chance = decimals(report.chance[report.metric].mean)
-        figure = f"{score_of(report, report.winner.score)}; by chance {chance}"
+        figure = Message(
+            "{score}; by chance {chance}", score_of(report, report.winner.score), chance
+        )
         guessing = Advice("do", sentence, figure)
         return (guessing, *worse, *_no_network(report), *_drift(report))
     advice = [
@@ -238,7 +259,7 @@ def give_advice(report: Report) -> tuple[Advice, ...]:
     if worse:  # the held-out rows are unlike new ones, so the test set contradicts good news
         only = "This applies to the held-out rows only, not to the test set."
         advice = [
-            replace(one, kind="note", sentence=f"{one.sentence} {only}")
+            replace(one, kind="note", sentence=sentences((one.sentence, only)))
             if one.kind == "fine"
             else one
             for one in advice
@@ -256,11 +277,13 @@ def _worse_on_test(report: Report) -> list[Advice]:
     if not report.settings.get("group"):
         more = "," if "," in reasons else ", or"
         reasons = f"several rows of one person or group (use --group){more} {reasons}"
-    sentence = (
+    sentence = Message(
         "Expect the score of the test set on new texts: the score of the held-out rows is much "
-        f"better. Likely reasons: {reasons}."
+        "better. Likely reasons: {reasons}.",
+        reasons,
     )
-    figure = f"{score_of(report, best.score)}; test set {best.test_score:.3f}"
+    score = score_of(report, best.score)
+    figure = Message("{score}; test set {test_score:.3f}", score, best.test_score)
     return [Advice("do", sentence, figure)]
 
 
@@ -273,31 +296,36 @@ def _no_network(report: Report) -> list[Advice]:
         failure = next((reason for reason in reasons if not _NO_TIME.search(reason)), None)
         minutes = report.settings.get("minutes")
         figure = (
-            f"the limit was {minutes:g} min" if isinstance(minutes, int | float) else "see above"
+            Message("the limit was {minutes:g} min", minutes)
+            if isinstance(minutes, int | float)
+            else "see above"
         )
         if failure is None:
-            what = "only linear models were fitted, no network was trained"
-            return [Advice("do", f"Use more --minutes: {what}.", figure)]
+            sentence = "Use more --minutes: only linear models were fitted, no network was trained."
+            return [Advice("do", sentence, figure)]
         sentence = (
             "Mend the cause of the failure and fit again: no network was trained, and more "
             "--minutes do not help."
         )
         if any(sign in failure.lower() for sign in _OUT_OF_MEMORY):
             size, model = (report.settings.get(name) for name in ("size", "model"))
-            smaller = f"--size (now {size})" if size else "--model" if model else "--size"
-            sentence = (
-                f"Use a smaller {smaller} or --device cpu, or end other programs that use the "
-                "memory: no network was trained, because the memory was too small."
+            smaller = "--model" if model and not size else "--size"
+            smaller = Message("{option} (now {size})", smaller, size) if size else smaller
+            sentence = Message(
+                "Use a smaller {smaller} or --device cpu, or end other programs that use "
+                "the memory: no network was trained, because the memory was too small.",
+                smaller,
             )
         return [Advice("do", sentence, failure)]
     assert baseline is not None
     own, other = report.comparable(network, baseline)
-    sentence = (
-        f"Use ownbert predict, which predicts with {report.winner.name}, and not the network of "
-        "the folder alone, which scores far below the linear models. More --minutes or more "
-        "unlabelled texts may improve it; for some data, words and codes alone decide."
+    sentence = Message(
+        "Use ownbert predict, which predicts with {name!t}, and not the network of the "
+        "folder alone, which scores far below the linear models. More --minutes or more "
+        "unlabelled texts may improve it; for some data, words and codes alone decide.",
+        report.winner.name,
     )
-    figure = f"{score_of(report, own)}; {baseline.name} {other:.3f}"
+    figure = Message("{score}; {name!t} {other:.3f}", score_of(report, own), baseline.name, other)
     return [Advice("do", sentence, figure)]
 
 
@@ -305,11 +333,14 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     best, baseline, margin = report.winner, report.baseline, report.margin
     if baseline is None or best.kind == LINEAR:
         if baseline is not None and report.network and len(report.leaderboard) > 1:
-            sentence = f"Use the linear model {baseline.name}: no slower model is better here."
+            sentence = Message(
+                "Use the linear model {name!t}: no slower model is better here.", baseline.name
+            )
             if report.gain(report.ranked[0], baseline) > 0:
-                sentence = (
-                    f"Use the linear model {baseline.name}: no slower model is better here by more "
-                    "than chance."
+                sentence = Message(
+                    "Use the linear model {name!t}: no slower model is better here by more "
+                    "than chance.",
+                    baseline.name,
                 )
             return [Advice("fine", sentence, score_of(report, baseline.score))]
         return []
@@ -320,29 +351,32 @@ def _linear_is_enough(report: Report) -> list[Advice]:
     figure = difference(report, gain)
     if margin:
         low, high = difference(report, margin.low), difference(report, margin.high)
-        figure += f", {low} to {high}"
-    why = "may be due to chance" if noise else "is too small to matter in most cases"
-    why = f"the gain of {best.name} over it {why}" if gain > 0 else f"{best.name} is not better"
-    sentence = f"The linear model {baseline.name} may be good enough: {why}"
+        figure += Message(", {low} to {high}", low, high)
+    why = Message("{name!t} is not better", best.name)
+    if gain > 0:
+        reason = "may be due to chance" if noise else "is too small to matter in most cases"
+        why = Message("the gain of {name!t} over it {reason!t}", best.name, reason)
+    sentence = Message("The linear model {name!t} may be good enough: {why}", baseline.name, why)
     if best.texts_per_second and baseline.texts_per_second:
         times = baseline.texts_per_second / best.texts_per_second
-        sentence += f", and it is {times:,.0f} times as fast" if times >= 2 else ""
-    return [Advice("do", f"{sentence}.", figure)]
+        if times >= 2:
+            sentence += Message(", and it is {times:,.0f} times as fast", times)
+    return [Advice("do", sentence + ".", figure)]
 
 
 # By unit of the curve: how its positions are shown, and sentences for a gain that is worth
 # mentioning, for one that is not, and for one that is not known.
 _CURVES = {
     "rows": (
-        "{:,.0f} rows",
-        "Label more texts: with {times} as many rows, a linear model on words would gain about "
+        "{low} to {high} at {rows:,.0f} rows",
+        "Label more texts: with {times!t} as many rows, a linear model on words would gain about "
         "{gain}, and the blend less.",
         "More labels of this kind would hardly improve the score.",
         "The gain from more labels cannot be estimated.",
     ),
     "minutes": (
-        "{:.3g} minutes",
-        "Use more --minutes: with {times} the pretraining time, a linear model on the network "
+        "{low} to {high} at {minutes:.3g} minutes",
+        "Use more --minutes: with {times!t} the pretraining time, a linear model on the network "
         "would gain about {gain}, and the blend less.",
         "Longer pretraining would hardly improve the score.",
         "The gain from longer pretraining cannot be estimated.",
@@ -353,20 +387,18 @@ _CURVES = {
 def _extrapolated(report: Report, curve: LearningCurve | None) -> list[Advice]:
     if curve is None:
         return []
-    unit, worth, not_worth, unknown = _CURVES[curve.unit]
+    figure, worth, not_worth, unknown = _CURVES[curve.unit]
     if not can_rise(report):
         return [Advice("fine", not_worth, score_of(report, report.winner.score))]
     if not curve.known or not curve.further:
         return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]
-    at = unit.format(double.at)
     low, high = difference(report, double.gain_low), difference(report, double.gain_high)
-    interval = f"{low} to {high} at {at}"
+    interval = Message(figure, low, high, double.at)
     if double.gain >= LEAST_GAIN and double.gain_low > 0:
         times = double.at / curve.start
-        words = "twice" if times == 2 else f"{times:.2g} times"
-        sentence = worth.format(times=words, gain=difference(report, double.gain))
-        return [Advice("do", sentence, interval)]
+        words = "twice" if times == 2 else Message("{times:.2g} times", times)
+        return [Advice("do", Message(worth, words, difference(report, double.gain)), interval)]
     return [Advice("fine", not_worth, interval)]
 
 
@@ -374,9 +406,13 @@ def _label_errors(report: Report) -> list[Advice]:
     if not report.label_errors:
         return []
     count, share = len(report.label_errors), share_contradicted(report)
-    figure = f"{count:,} of the held-out rows ({percent(share)})" if share else f"{count:,} rows"
+    figure = (
+        Message("{count:,} of the held-out rows ({share})", count, percent(share))
+        if share
+        else Message("{count:,} rows", count)
+    )
     place = report.place_of(report.label_errors[0].row)
-    sentence = f"Check the likely label errors, starting with {place}"
+    sentence = Message("Check the likely label errors, starting with {place}", place)
     if share > HARD_TASK:
         sentence += ": there are so many that most are probably hard texts, not mistakes."
         return [Advice("note", sentence, figure)]
@@ -391,9 +427,12 @@ def _few_rows(report: Report) -> list[Advice]:
         return []
     names = listed([label for _, label in few])
     figure = ", ".join(f"{n:,}" for n, _ in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
-    verb = "has" if len(few) == 1 else "have"
-    sentence = f"Label more texts of {names}, which {verb} fewer than {FEW_ROWS} rows."
-    return [Advice("do", sentence, f"{figure} rows")]
+    sentence = (
+        "Label more texts of {names}, which has fewer than {few} rows."
+        if len(few) == 1
+        else "Label more texts of {names}, which have fewer than {few} rows."
+    )
+    return [Advice("do", Message(sentence, names, FEW_ROWS), Message("{figure} rows", figure))]
 
 
 def _weak_classes(report: Report) -> list[Advice]:
@@ -407,11 +446,11 @@ def _weak_classes(report: Report) -> list[Advice]:
     )
     if not weak:
         return []
-    names, be = listed([label for _, label in weak]), "is" if len(weak) == 1 else "are"
     figure = "F1 " + ", ".join(f"{f1:.2f}" for f1, _ in weak[:NAMED])
-    sentence = (
-        f"{names} {be} predicted poorly despite enough training rows: check the confusions, and "
-        "whether labels overlap."
+    sentence = Message(
+        "Despite enough training rows, the predictions of {names} are poor: check the confusions, "
+        "and whether labels overlap.",
+        listed([label for _, label in weak]),
     )
     return [Advice("note", sentence, figure)]
 
@@ -421,24 +460,39 @@ def _calibration(report: Report) -> list[Advice]:
     if calibration is None:
         return []
     error, after = calibration.error, calibration.error_after
-    figure = f"error {error:.3f}; by chance up to {calibration.by_chance:.3f}"
+    figure = Message(
+        "error {error:.3f}; by chance up to {by_chance:.3f}", error, calibration.by_chance
+    )
     if calibration.calibrated:
         return [Advice("fine", "Probabilities are well calibrated.", figure)]
     kind = "overconfident" if calibration.temperature > 1 else "underconfident"
     if calibration.helps and error > calibration.by_chance:
-        sentence = (
-            f"The model is {kind}: divide its log-probabilities by the temperature "
-            f"{calibration.temperature:.2f} before relying on its probabilities."
+        sentence = Message(
+            "The model is {kind}: divide its log-probabilities by the temperature "
+            "{temperature:.2f} before relying on its probabilities.",
+            kind,
+            calibration.temperature,
         )
-        return [Advice("do", sentence, f"error {error:.3f}, with temperature {after:.3f}")]
+        return [
+            Advice(
+                "do",
+                sentence,
+                Message("error {error:.3f}, with temperature {after:.3f}", error, after),
+            )
+        ]
     pairs = zip(report.labels, calibration.classes, strict=False)
     if wrong := [(label, own) for label, own in pairs if own.shifted and not own.calibrated]:
         label, own = max(wrong, key=lambda pair: pair[1].error - pair[1].by_chance)
-        sentence = (
-            f"The probabilities of {listed([label])} are not well calibrated: their mean is "
-            f"{own.mean:.1%}, and {own.rate:.1%} of the rows have this label."
+        sentence = Message(
+            "The probabilities of {listed} are not well calibrated: their mean is "
+            "{mean:.1%}, and {rate:.1%} of the rows have this label.",
+            listed([label]),
+            own.mean,
+            own.rate,
         )
-        chance = f"error {own.error:.3f}; by chance up to {own.by_chance:.3f}"
+        chance = Message(
+            "error {error:.3f}; by chance up to {by_chance:.3f}", own.error, own.by_chance
+        )
         return [Advice("note", sentence, chance)]
     sentence = "Probabilities are only roughly calibrated, and a temperature does not help."
     return [Advice("note", sentence, figure)]
@@ -453,10 +507,24 @@ def _drift(report: Report) -> list[Advice]:
             "The unlabelled texts differ from the labelled ones: pretraining on texts similar to "
             "the labelled ones would help more."
         )
-        advice.append(Advice("do", sentence, f"separability {drift.separability:.2f}, .5 is none"))
+        advice.append(
+            Advice(
+                "do",
+                sentence,
+                Message("separability {separability:.2f}, .5 is none", drift.separability),
+            )
+        )
     if drift.unknown >= MANY_UNKNOWN:
         sentence = "Many tokens of the labelled texts occur in no unlabelled text."
-        advice.append(Advice("note", sentence, f"{percent(drift.unknown)} of the tokens"))
+        advice.append(
+            Advice("note", sentence, Message("{unknown} of the tokens", percent(drift.unknown)))
+        )
     if not advice and drift.separability is not None:
-        return [Advice("fine", drift.summary, f"separability {drift.separability:.2f}, .5 is none")]
+        return [
+            Advice(
+                "fine",
+                drift.summary,
+                Message("separability {separability:.2f}, .5 is none", drift.separability),
+            )
+        ]
     return advice

@@ -8,6 +8,7 @@ import numpy as np
 from ownbert.exceptions import InputError, fields_repr
 from ownbert.fitting.report.statistics import Calibration, Drift, LearningCurve
 from ownbert.inference.evaluate import Chance, like_guessing
+from ownbert.language.messages import Message
 from ownbert.tasks.metrics import LabelError, Scores
 from ownbert.tasks.related_rows import bootstrap
 
@@ -218,7 +219,7 @@ class Report:
 
     def place_of(self, row: int) -> str:
         """Where to find a held-out row."""
-        return str(self.places[row]) if row < len(self.places) else f"row {row + 1}"
+        return str(self.places[row]) if row < len(self.places) else Message("row {row}", row + 1)
 
     def answer(self, value: float) -> str:
         """The name of a label, or the value of a regression."""

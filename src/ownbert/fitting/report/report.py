@@ -24,6 +24,7 @@ from ownbert.fitting.report.conclusions import (
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.pages import Page, Section, cleaned
 from ownbert.run.file_names import REPORT
 from ownbert.tasks.metrics import Scores
@@ -67,7 +68,10 @@ def _figures(report: Report) -> list[tuple[str, str]]:
     if curve is not None and curve.known and curve.further and can_rise(report):
         times = curve.further[0].at / curve.start
         figures.append(
-            (difference(report, curve.further[0].gain), f"expected with {times:.2g}× the labels")
+            (
+                difference(report, curve.further[0].gain),
+                Message("expected with {times:.2g}× the labels", times),
+            )
         )
     if 0 < share_contradicted(report) <= HARD_TASK:
         figures.append((f"{len(report.label_errors):,}", "likely label errors"))

@@ -16,6 +16,7 @@ from ownbert.fitting.report.conclusions import difference, metric_name, other_me
 from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
 from ownbert.fitting.report.statistics import QUANTILES, LearningCurve
 from ownbert.language import translated
+from ownbert.language.messages import Message, join, sentences
 from ownbert.pages import TEXT, Section, cleaned
 from ownbert.tasks.metrics import Ranking
 from ownbert.train.metric_names import decimals, shown_label_metric
@@ -89,18 +90,20 @@ def _leaderboard(report: Report) -> Section:
         "±": "± is one standard deviation",
         "weight": "weight is the share in the final predictor",
     }
-    lead = "; ".join(words for name, words in explained.items() if name in {c[0] for c in columns})
+    lead = [words for name, words in explained.items() if name in {c[0] for c in columns}]
     counted = "The column rows has the number of held-out rows behind a score."
     counted = counted if report.row_counts else ""
     network = ""
     if report.network:
-        network = f"Transformers loads this model: {report.network}."
+        network = Message("Transformers loads this model: {network!t}.", report.network)
         if not report.ordinary:
-            network = f"Only ownbert reads the head of the folder's network: {report.network}."
+            network = Message(
+                "Only ownbert reads the head of the folder's network: {network!t}.", report.network
+            )
     return Section(
         key="leaderboard",
         title="Leaderboard",
-        lead=" ".join(filter(None, (f"{lead}." if lead else "", counted, network))),
+        lead=sentences((join(lead, "; ") + "." if lead else "", counted, network)),
         columns=tuple(name for name, *_ in columns),
         rows=tuple(zip(*cells, strict=True)),
         names=2,
@@ -110,10 +113,11 @@ def _leaderboard(report: Report) -> Section:
 
 def _metrics(report: Report) -> Section:
     rows = tuple((translated(name), *values) for name, *values in other_metrics(report))
-    lead = f"Metrics of {report.winner.name} on the held-out rows."
+    lead = Message("Metrics of {name!t} on the held-out rows.", report.winner.name)
     columns = ("metric", "value", "by chance")
     if report.chance:
-        lead += " By chance: the same predictions, assigned to random rows."
+        chance = "By chance: the same predictions, assigned to random rows."
+        lead = sentences((lead, chance))
     else:
         columns, rows = columns[:2], tuple(row[:2] for row in rows)
     return Section("metrics", "Other metrics", lead, columns, rows)
@@ -156,9 +160,10 @@ def ranking_section(ranking: Ranking | None) -> Section | None:
         lift = ranking.lift(share)
         figures = (f"{base * lift:.3f}", f"{share * lift:.3f}", f"{lift:.2f}")
         rows.append((f"{share:.0%}", *figures))
-    lead = (
-        f"If only the rows with the highest probability of {_name(ranking.positive)} are reviewed. "
-        "Lift: how many times as frequent it is there as in all rows."
+    lead = Message(
+        "If only the rows with the highest probability of {name} are reviewed. Lift: how "
+        "many times as frequent it is there as in all rows.",
+        _name(ranking.positive),
     )
     columns = ("share of rows", "precision", "recall", "lift")
     drawn = ranking_charts(ranking)
@@ -203,15 +208,14 @@ def _curve(title: str, report: Report, curve: LearningCurve | None) -> Section |
         rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
     for one in curve.further:
         gains = one.gain, one.gain_low, one.gain_high
-        gain, low, high = (translated(difference(report, value)) for value in gains)
-        gain = f"{gain} ({low} to {high})"
-        interval = f"{decimals(one.low)} to {decimals(one.high)}"
+        gain = Message("{gain} ({low} to {high})", *(difference(report, value) for value in gains))
+        interval = Message("{low} to {high}", decimals(one.low), decimals(one.high))
         score = decimals(one.score)
         rows.append((number_format.format(one.at), score, translated(interval), translated(gain)))
     lead = "A power law fitted to the scores, with the interval of 90% of resampled fits."
     if not curve.known:
-        lead = f"This cannot be estimated: {curve.reason}."
-    lead = f"{_CURVES_OF[curve.unit]} {lead}"
+        lead = Message("This cannot be estimated: {reason!t}.", curve.reason)
+    lead = sentences((_CURVES_OF[curve.unit], lead))
     metric = metric_name(report.metric, report.positive)
     caption = "Dots: measured. Line: fitted, dashed beyond the data. Band: 90%."
     drawn = [(curve_chart(curve, metric), caption)]
@@ -238,9 +242,9 @@ def _calibration(report: Report) -> Section | None:
         if own.shifted and not own.calibrated and len(shown) < _MOST_ROWS:
             name = translated("mean probability of a label, and share of rows with it")
             shown += ((f"{name}: {_name(label)}", f"{own.mean:.1%}, {own.rate:.1%}"),)
-    dashed = " Dashed: with the temperature." if calibration.helps else ""
-    caption = f"Solid: the model; larger dots: more rows.{dashed} Dotted: perfect calibration."
-    drawn = [(reliability_chart(calibration), caption)]
+    solid, dotted = "Solid: the model; larger dots: more rows.", "Dotted: perfect calibration."
+    dashed = "Dashed: with the temperature." if calibration.helps else ""
+    drawn = [(reliability_chart(calibration), sentences((solid, dashed, dotted)))]
     title = "Can probabilities be trusted?"
     return Section("calibration", title, lead, ("", ""), shown, drawn=drawn)
 
@@ -250,13 +254,14 @@ def _label_errors(report: Report) -> Section:
         _row_cells(report, one.row, (one.given, one.suggested), f"{one.score:.2f}")
         for one in report.label_errors[:_MOST_ROWS]
     ]
-    lead = (
+    lead = Message(
         "Held-out rows whose labels disagree with the model, the clearest first; some of these "
-        f"labels are correct. {len(report.label_errors):,} in total"
+        "labels are correct. {count:,} in total",
+        len(report.label_errors),
     )
-    lead += f", {_MOST_ROWS} shown." if len(report.label_errors) > _MOST_ROWS else "."
+    shown = Message(", {rows} shown.", _MOST_ROWS) if len(report.label_errors) > _MOST_ROWS else "."
     columns = ("row", "given", "suggested", "margin", TEXT)
-    return Section("label_errors", "Likely label errors", lead, columns, tuple(rows), 3)
+    return Section("label_errors", "Likely label errors", lead + shown, columns, tuple(rows), 3)
 
 
 def _rated_section(key: str, title: str, report: Report, rated: tuple[RatedRow, ...]) -> Section:
@@ -291,17 +296,17 @@ def _drift(report: Report) -> Section | None:
     )
     rows = tuple((translated(name), *(f"{x:,.0f}" for x in lengths)) for name, lengths in sides)
     columns = ("", *("median" if q == 0.5 else f"{q:.0%}" for q in QUANTILES))
-    lead = drift.summary
+    lead = [drift.summary]
     if drift.separability is not None:
-        lead += (
-            f" Separability {drift.separability:.2f} (.5: indistinguishable, 1: fully separable)."
-        )
-    lead += (
-        f" {percent(drift.unknown)} of the labelled texts' tokens occur in no unlabelled text, "
-        f"{percent(drift.unlabelled_unknown)} vice versa."
+        separability = "Separability {value:.2f} (.5: indistinguishable, 1: fully separable)."
+        lead.append(Message(separability, drift.separability))
+    unknown = Message(
+        "{share} of the labelled texts' tokens occur in no unlabelled text, {other} vice versa.",
+        *(percent(drift.unknown), percent(drift.unlabelled_unknown)),
     )
     drawn = [(length_chart(drift), "Line: 5 to 95%. Box: the middle half.")]
-    return Section("drift", "Labelled vs. unlabelled texts", lead, columns, rows, drawn=drawn)
+    title, lead = "Labelled vs. unlabelled texts", sentences([*lead, unknown])
+    return Section("drift", title, lead, columns, rows, drawn=drawn)
 
 
 def _drift_tokens(report: Report) -> Section | None:
@@ -317,7 +322,10 @@ def _drift_tokens(report: Report) -> Section | None:
         rows.append((translated(side), token, *figures))
         more, less = sorted((one.labelled, one.unlabelled), reverse=True)
         times = f"×{more / less:,.1f}" if less else translated("only")
-        hint = f"{labelled} of the labelled, {unlabelled} of the unlabelled tokens"
+        hint = Message(
+            "{labelled:.3%} of the labelled, {unlabelled:.3%} of the unlabelled tokens",
+            *(one.labelled, one.unlabelled),
+        )
         chips[side].append((one.token, hint, times))
     return Section(
         "drift_tokens",

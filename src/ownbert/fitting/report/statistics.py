@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.tasks.metrics import auroc
 
 # Temperatures beyond these bounds only come from a handful of rows.
@@ -326,7 +327,10 @@ def _separability(texts: csr_array, owner: np.ndarray, rng: np.random.Generator)
 
 def _in_words(separability: float | None) -> str:
     if separability is None:
-        return f"Fewer than {_FEWEST_TEXTS} texts on one side: the difference cannot be measured."
+        return Message(
+            "Fewer than {fewest_texts} texts on one side: the difference cannot be measured.",
+            _FEWEST_TEXTS,
+        )
     if separability < SAME_KIND:
         return "Labelled and unlabelled texts are similar."
     if separability < DIFFERENT_KIND:
@@ -404,7 +408,8 @@ def fit_learning_curve(
     """
     at, means, counts, squares = _summarised(points)
     if len(at) < _FEWEST:
-        reason = f"scores at {_FEWEST} numbers of {unit} are needed, but there are {len(at)}"
+        template = "scores at {fewest} numbers of {unit!t} are needed, but there are {count}"
+        reason = Message(template, _FEWEST, unit, len(at))
         return LearningCurve(unit, at, means, reason=reason)
     scale, weights = at[-1], counts / counts.sum()
     basis = (at / scale)[:, None] ** -_EXPONENTS
@@ -436,9 +441,14 @@ def fit_learning_curve(
     rise, error = float(fit[-1] - fit[0]), float(deviation / np.sqrt(counts.min()))
     reason = ""
     if width > max(_WIDEST, rise / 2):
-        reason = f"the scores vary too much: the gain is known to within {width:.3f} only"
+        reason = Message(
+            "the scores vary too much: the gain is known to within {width:.3f} only", width
+        )
     elif error > max(_WIDEST, rise) / 3:
-        reason = f"the scores vary too much: by {error:.3f}, while they rise by {rise:.3f}"
+        reason = Message(
+            "the scores vary too much: by {error:.3f}, while they rise by {rise:.3f}",
+            *(error, rise),
+        )
     if reason:
         further = []
     places = np.geomspace(at[0], max([scale, *(f.at for f in further)]), _SHOWN)

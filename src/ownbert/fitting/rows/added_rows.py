@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.exceptions import InputError
+from ownbert.language.messages import Message
 from ownbert.tables.columns import COLUMNS, LABEL_NAMES, ColumnNames, find_columns
 from ownbert.tables.label_studio import is_export, read_export
 from ownbert.tables.memory import MemoryTable, table_of
@@ -63,7 +64,13 @@ def with_added(
         labelled = _labelled(source, named, task, names[-1], pair, others, notes)
         repeated = len(labelled) - len({key(row) for row in labelled} - new.keys())
         if repeated:
-            notes.append(f"{source}: repeated texts: {repeated:,}; the last label counts")
+            notes.append(
+                Message(
+                    "{source}: repeated texts: {repeated:,}; the last label counts",
+                    source,
+                    repeated,
+                )
+            )
         new.update((key(row), row) for row in labelled)
     before = {key(row): row for row in rows}
     for text in new.keys() & before.keys():
@@ -74,19 +81,31 @@ def with_added(
         known = new.keys() & before.keys()
         other = sum(str(before[text][label]) != str(new[text][label]) for text in known)
         notes.append(
-            f"rows of {train} replaced by added ones with the same text: {replaced:,}; with "
-            f"another label: {other:,}"
+            Message(
+                "rows of {train} replaced by added ones with the same text: {replaced:,}; with "
+                "another label: {value:,}",
+                train,
+                replaced,
+                other,
+            )
         )
     if unseen := _unseen_labels(rows, new.values(), label):
         name, count = next(iter(unseen.items()))
         close = difflib.get_close_matches(name, {str(row[label]).strip() for row in rows}, n=1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        meant = Message(" (did you mean {close!r}?)", close[0]) if close else ""
         notes.append(
-            f"warning: added labels that no row of {train} has: {len(unseen):,}, such as {name!r} "
-            f"(rows: {count:,}){meant}; they become new labels"
+            Message(
+                "warning: added labels that no row of {train} has: {count:,}, such as {name!r} "
+                "(rows: {count2:,}){meant}; they become new labels",
+                train,
+                len(unseen),
+                name,
+                count,
+                meant,
+            )
         )
     merged = [*(row for row in rows if key(row) not in new), *new.values()]
-    name, names = f"{train} and added rows", (*names, *others)
+    name, names = Message("{train} and added rows", train), (*names, *others)
     return table_of([dict(zip(names, row, strict=True)) for row in merged], name=name), notes
 
 
@@ -152,7 +171,12 @@ def _labelled(
         )
     empty = len(rows) - len(labelled)
     notes.append(
-        f"{source}: labelled rows added: {len(labelled):,}; without a label, left out: {empty:,}"
+        Message(
+            "{source}: labelled rows added: {count:,}; without a label, left out: {empty:,}",
+            source,
+            len(labelled),
+            empty,
+        )
     )
     return labelled
 

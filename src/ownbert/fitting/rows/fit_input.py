@@ -26,6 +26,7 @@ from ownbert.fitting.rows.labelled_rows import (
 from ownbert.fitting.rows.unlabelled_texts import Corpus, UnlabelledTexts, characters_to_read
 from ownbert.hub import model_folder
 from ownbert.inference.finished_files import network_files, require_inside
+from ownbert.language.messages import Message
 from ownbert.settings import resolve
 from ownbert.tables.columns import ColumnNames, with_label_columns
 from ownbert.tables.memory import MemoryTable, table_of
@@ -180,9 +181,11 @@ class FitInput:
         """A warning if the unlabelled texts seem to be of another kind."""
         count, alike = len(self.read), self.read.alike
         if self.corpus.restricted and alike < _SIMILAR_SHARE * count:
-            return (
-                f"warning: only {alike:,} of the {count:,} unlabelled texts are like the labelled "
-                "ones: are they of the same kind?"
+            return Message(
+                "warning: only {alike:,} of the {count:,} unlabelled texts are like the "
+                "labelled ones: are they of the same kind?",
+                alike,
+                count,
             )
         if not len(self.unlabelled):
             return None
@@ -192,9 +195,10 @@ class FitInput:
         share = sum(token not in words for token in tokens) / max(1, len(tokens))
         if share <= _OTHER_TEXTS:
             return None
-        return (
-            f"warning: {share:.0%} of the words in the labelled texts do not occur in the "
-            "unlabelled texts: are these of the same kind?"
+        return Message(
+            "warning: {share:.0%} of the words in the labelled texts do not occur in the "
+            "unlabelled texts: are these of the same kind?",
+            share,
         )
 
     @cached_property
@@ -204,45 +208,61 @@ class FitInput:
 
     def _notices(self) -> Iterator[str]:
         rows, task = self.rows, self.rows.task
-        labels = f", {len(task.labels)} labels" if task.name != "regress" else ""
+        labels = ""
+        if task.name != "regress":
+            labels = Message(", {count} {unit!t}", len(task.labels), "labels")
         words = {"ids": "ids", "chinese": "a script without spaces"}.get(self.kind, "words")
         yield (
-            f"{task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
-            f"{len(self.read):,} unlabelled texts; compared on {rows.source}; "
-            f"{self.recipe.minutes:g} min"
+            Message(
+                "{task}: {count:,} labelled texts of {words!t}{labels}; {unlabelled:,} "
+                "unlabelled texts; compared on {rows}; {minutes:g} min",
+                *(
+                    task.name,
+                    len(rows.learnt),
+                    words,
+                    labels,
+                    len(self.read),
+                    rows.source,
+                    self.recipe.minutes,
+                ),
+            )
         )
         yield from self._unlabelled_notices()
         used = self.split.named(self.train).values()
         if described := task.describe_columns(self.train, used):
-            yield f"columns: {described}"
+            yield Message("columns: {columns}", described)
         yield from self.notes
         yield from task.notes()
-        yield from (f"warning: {line}" for line in task.warnings())
+        yield from (Message("warning: {line!t}", line) for line in task.warnings())
         yield from split_notices(rows, self.split, self.original, self.dev)
         split = LabelledSplit("training", rows.training, str(self.train), task.unit)
         for empty in empty_texts(split):
-            yield f"warning: {empty.line}"
+            yield Message("warning: {line!t}", empty.line)
 
     def _unlabelled_notices(self) -> Iterator[str]:
         """Messages about how the unlabelled texts are used."""
         count, used = len(self.read), len(self.unlabelled)
         if self.corpus.files and not count:
-            known = "the unlabelled texts are all labelled or test texts too"
-            yield f"warning: {known}"
+            yield Message("warning: the unlabelled texts are all labelled or test texts too")
         elif count and self._has_pairs:
             yield "the rows are pairs of texts: unlabelled texts are only used for pretraining"
         elif used < count:
-            yield f"linear models learn from {used:,} of the unlabelled texts, for lack of time"
+            yield Message(
+                "linear models learn from {used:,} of the unlabelled texts, for lack of time", used
+            )
         if self.corpus.restricted:
-            similar = f"{len(self.read.similar):,} unlabelled texts"
-            yield f"the network learns from the {similar} that are most like the labelled ones"
+            yield Message(
+                "the network learns from the {count:,} unlabelled texts that are most like the "
+                "labelled ones",
+                len(self.read.similar),
+            )
         if warning := self._mismatch_warning():
             yield warning
 
     def test_notices(self) -> Iterator[str]:
         """Lines for a preview; a run reports this beside the score."""
         known = (self.learnt_from_test, self.known_groups_in_test, len(self.test))
-        yield from (f"warning: {sentence}" for sentence in known_in_test(*known))
+        yield from (Message("warning: {line!t}", sentence) for sentence in known_in_test(*known))
 
     @property
     def pretrains(self) -> bool:

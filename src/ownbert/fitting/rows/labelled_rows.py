@@ -14,6 +14,7 @@ from ownbert.exceptions import InputError
 from ownbert.files.text_files import open_text
 from ownbert.finetuning.labelled_splits import fold_of, labels_per_class
 from ownbert.finetuning.linear_baseline import targets_of
+from ownbert.language.messages import Message
 from ownbert.tables.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.tables.label_task import task_of_cells
 from ownbert.tables.labels import are_bits
@@ -185,10 +186,10 @@ def read_labelled(
     _refuse_empty(rows, train)
     period = ""
     task.learn(rows, train)
-    task.check(rows, train, f"the training data {train}")
+    task.check(rows, train, Message("the training data {train}", train))
     if dev is not None:
         dev_rows = split.with_groups(task.read(dev), dev)
-        task.check(dev_rows, dev, f"the training data {train}")
+        task.check(dev_rows, dev, Message("the training data {train}", train))
         _refuse_empty(dev_rows, dev)
         if len(dev_rows) < 2:
             raise InputError("{dev} has one row; models are compared on two or more", dev)
@@ -199,13 +200,16 @@ def read_labelled(
         if len({str(rows[i].target) for i in unrelated}) < 2:
             shared = "a text" if split.group is None else "a text or a group"
             raise InputError(
-                f"nearly all rows of {train} share {shared} with rows of {dev}; give other dev rows"
+                "nearly all rows of {train} share {shared} with rows of {dev}; give other dev rows",
+                train,
+                shared,
+                dev,
             )
         held_out = np.arange(len(rows), len(rows) + len(dev_rows))
         folds = [(np.asarray(unrelated), held_out)]
         rows += dev_rows
         clusters = clusters_of(keys)
-        source, refit = f"{len(dev_rows):,} rows of {dev}", False
+        source, refit = Message("{count:,} rows of {dev}", len(dev_rows), dev), False
     else:
         keys = [task.fold_keys(row) for row in rows]
         clusters = clusters_of(keys)
@@ -214,7 +218,7 @@ def read_labelled(
         else:
             folds = [split_by_time(times.numbers, keys, train)]
             period = times.period(*folds[0])
-            source = f"the {len(folds[0][1]):,} latest training rows"
+            source = Message("the {count:,} latest training rows", len(folds[0][1]))
         refit = True
     file, targets = train if dev is None else dev, targets_of(task, rows)
     return LabelledRows(task, rows, targets, folds, refit, source, file, clusters, period)
@@ -226,7 +230,7 @@ def split_notices(
     """Messages about groups and times."""
     name = split.group
     if rows.period:
-        yield f"times: {rows.period}"
+        yield Message("times: {period}", rows.period)
     counts = Counter(row.group for row in rows.rows)
     alone = counts.pop(None, 0)  # rows without a group
     task = rows.task
@@ -235,17 +239,27 @@ def split_notices(
         yield from group_warnings(train, unused, dev)
     if name is not None:
         largest = max(counts.values(), default=0)
-        yield f"groups: {len(counts):,} in column {name!r}; the largest has {largest:,} rows"
+        yield Message(
+            "groups: {count:,} in column {name!r}; the largest has {largest:,} rows",
+            len(counts),
+            name,
+            largest,
+        )
         if alone:
-            yield f"warning: {alone:,} rows have no {name!r}; each is a group of its own"
+            yield Message(
+                "warning: {alone:,} rows have no {name!r}; each is a group of its own", alone, name
+            )
     shared = "a text" if name is None else "a text or a group"
     if rows.left_out and not rows.refit:
-        unused = "no model is trained on them"
-        yield f"{rows.left_out:,} training rows share {shared} with a dev row: {unused}"
+        line = (
+            "{count:,} training rows share {shared!t} with a dev row: no model is trained on them"
+        )
+        yield Message(line, rows.left_out, shared)
     elif rows.left_out:
-        yield (
-            f"{rows.left_out:,} earlier rows share {shared} with one of the latest rows: they "
-            "are not trained on while models are compared"
+        yield Message(
+            "{count:,} earlier rows share {shared!t} with one of the latest rows: they are not "
+            "trained on while models are compared",
+            *(rows.left_out, shared),
         )
 
 
@@ -270,22 +284,31 @@ def _make_folds(
         if any(row.group is not None for row in rows):
             shared, connect = "a text or a group", "shared texts and groups connect"
         raise InputError(
-            f"{source}: rows that share {shared} are held out together, and {connect} all "
-            f"{len(rows):,} rows, so none can be held out; give other rows with --dev"
+            "{source}: rows that share {shared} are held out together, and {connect} all "
+            "{count:,} rows, so none can be held out; give other rows with {--dev}",
+            source,
+            shared,
+            connect,
+            len(rows),
         )
     if once:
         # The first fold has the largest cluster; alone, it would say little about others.
         most = _LARGEST_FOLD * len(rows) / count
         fold = next((fold for fold in folds if len(fold[1]) <= most), folds[-1])
-        return [fold], f"{len(fold[1]):,} held-out training rows"
-    return folds, f"{len(folds)} folds of the {len(rows):,} training rows"
+        return [fold], Message("{count:,} held-out training rows", len(fold[1]))
+    return folds, Message("{count} folds of the {count2:,} training rows", len(folds), len(rows))
 
 
 def known_in_test(texts: int, groups: int, rows: int) -> Iterator[str]:
     """A sentence on the number of test rows that are training rows too, and one on those whose
     group was trained on, with a warning if there are many."""
-    of_texts = f"The training data contains {texts:,} of the {rows:,} test rows"
-    of_groups = f"{groups:,} of the {rows:,} test rows belong to groups of the training data"
+    of_texts = Message(
+        "The training data contains {options:,} of the {rows:,} test rows", *(texts, rows)
+    )
+    of_groups = Message(
+        "{options:,} of the {rows:,} test rows belong to groups of the training data",
+        *(groups, rows),
+    )
     for count, sentence, new in ((texts, of_texts, "texts"), (groups, of_groups, "groups")):
         if count:
             many = f", so the test score says little about new {new}"

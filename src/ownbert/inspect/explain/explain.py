@@ -43,6 +43,7 @@ from ownbert.inspect.internals.observation import (
     observe,
 )
 from ownbert.inspect.internals.observing import masked_words, require_room, text_ids
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames, read_texts
 from ownbert.tasks.classification import SingleLabelTask
@@ -284,7 +285,9 @@ class Explainer:
                     "and {--heads}"
                 )
             what = "translations" if self.blend is None else "linear models"
-            raise InputError(f"a page of {what} shows no attention: omit --layers and --heads")
+            raise InputError(
+                "a page of {what} shows no attention: omit {--layers} and {--heads}", what
+            )
         return observe(
             self.models[0],
             self.tokenizer,
@@ -445,9 +448,10 @@ def text_rows(data: Any, text_column: str | None) -> Iterator[Row]:
 
 def skipped_warning(count: int) -> str:
     """A warning about texts that have no explanation."""
-    return (
-        f"texts without words, which have no explanation: {count:,}; the row of an explanation is "
-        "the number of its text, from 0"
+    return Message(
+        "texts without words, which have no explanation: {count:,}; the row of an "
+        "explanation is the number of its text, from 0",
+        count,
     )
 
 

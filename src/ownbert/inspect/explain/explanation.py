@@ -26,6 +26,7 @@ from ownbert.inference.score import ScoredText
 from ownbert.inspect.explain.targets import Target
 from ownbert.inspect.internals.observation import Observation, as_data, packed_bytes, view_page
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.text.text_parts import span_in, split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
@@ -344,7 +345,7 @@ class MostUnusual:
 
 
 def _explained(row: int, scored: ScoredText) -> Explanation:
-    name = translated(f"row {row + 1:,}") if scored.id is None else str(scored.id)
+    name = translated("row {row:,}", row + 1) if scored.id is None else str(scored.id)
     found = ["surprisal"] if scored.flag is None else ["flagged" if scored.flag else "not flagged"]
     target = "; ".join([f"{name}: {translated(found[0])}", *scored.reasons])
     words = [Word(0, start, end, (i,)) for i, (start, end) in enumerate(scored.spans)]
@@ -401,9 +402,10 @@ def _warning(missing: frozenset[str], text: str) -> str | None:
             "Noto Sans CJK, or write a page with {--html}",
             names,
         )
-    return (
-        f"the picture shows {_UNKNOWN} for characters that no installed font has ({names}); "
-        "install one such as Noto Sans CJK, or write a page with --html"
+    return Message(
+        "the picture shows {sign} for characters that no installed font has ({names}); install one "
+        "such as Noto Sans CJK, or write a page with {--html}",
+        *(_UNKNOWN, names),
     )
 
 

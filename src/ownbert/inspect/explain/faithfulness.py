@@ -26,6 +26,7 @@ from ownbert.inspect.explain.methods import (
     random_order,
 )
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.default_dtype import in_float32
 from ownbert.tables.columns import ColumnNames
 
@@ -110,7 +111,7 @@ def faithfulness(
     if explainer.blend is not None:
         explainer = explainer.of_network
     if explainer.note is not None and not network:
-        say_each((f"note: {explainer.note}",), say)
+        say_each((Message("note: {line!t}", explainer.note),), say)
     named = {name: method_named(name) for name in methods}
     named[RANDOM] = random_order
     results: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {name: [] for name in named}

@@ -180,7 +180,7 @@ def _tags(
         kinds = {kind for kind, _, _ in spans}
         if target not in kinds:
             known = ", ".join(sorted(kinds)) or "none"
-            raise InputError(f"the prediction has no {target!r}; it has {known}")
+            raise InputError("the prediction has no {target!r}; it has {options}", target, known)
         spans = [span for span in spans if span[0] == target]
 
     def make_target(kind: str, start: int, end: int) -> Target:

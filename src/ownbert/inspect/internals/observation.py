@@ -25,6 +25,7 @@ from ownbert.exceptions import InputError
 from ownbert.inference.fill_mask import masked_example
 from ownbert.inspect.internals.observing import evaluating, masked_words, ranges, require_layers
 from ownbert.language import translated
+from ownbert.language.messages import Message
 from ownbert.nn.model import Model
 from ownbert.pages import page
 from ownbert.text.tokenizer import Tokenizer
@@ -387,7 +388,7 @@ def _layers(
             *(longest, _LONGEST),
         )
     if longest > _LONGEST:
-        return [], f"The attention of more than {_LONGEST:,} tokens is not shown."
+        return [], Message("The attention of more than {longest:,} tokens is not shown.", _LONGEST)
     least = min(_LEAST, longest)
     count, room = 0, []
     for layer in reversed(requested):  # prefer layers close to the output
@@ -404,8 +405,12 @@ def _layers(
             *(len(requested), len(room)),
         )
     return sorted(room), (
-        f"Only the last {len(room)} of {len(requested)} layers fit on the page; choose others with "
-        "--layers."
+        Message(
+            "Only the last {count} of {count2} layers fit on the page; choose others with "
+            "{--layers}.",
+            len(room),
+            len(requested),
+        )
     )
 
 

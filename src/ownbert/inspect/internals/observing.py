@@ -45,7 +45,10 @@ def require_room(model: Model, ids: Sequence[int] | np.ndarray, note: str = "") 
     longest = model.config.max_length
     if longest is not None and len(ids) > longest:
         raise InputError(
-            f"the text has {len(ids):,} tokens{note}; the model takes at most {longest:,}"
+            "the text has {count:,} tokens{note}; the model takes at most {longest:,}",
+            len(ids),
+            note,
+            longest,
         )
 
 

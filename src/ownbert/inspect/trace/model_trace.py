@@ -38,6 +38,7 @@ from ownbert.inspect.trace.trace import (
     score_steps,
     weights_step,
 )
+from ownbert.language.messages import Message
 from ownbert.nn.attention.attend import Bias
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
@@ -99,10 +100,20 @@ def trace_model(
     with _capturing(traced, layer), evaluating(core):
         core(batch, (), context=context)
     layers, heads = core.config.num_hidden_layers, core.config.num_attention_heads
-    facts = {"model": f"{core.model_type}, {layers} layers of {heads} heads"}
+    facts = {
+        "model": Message(
+            "{name}, {num_hidden_layers} layers of {num_attention_heads} heads",
+            *(core.model_type, layers, heads),
+        )
+    }
     facts |= {"layer": str(layer), "head": str(head), "tokens": str(len(tokens))}
     steps = traced.steps(context.attentions[layer][0][index])
-    return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), head_slice)
+    return Trace(
+        Message("Layer {layer}, head {head}, step by step", layer, head),
+        facts,
+        tuple(steps),
+        head_slice,
+    )
 
 
 def _attention(model: Model, layer: int) -> MultiHeadAttention:
@@ -160,21 +171,33 @@ class TracedHead:
         steps: list[TraceStep] = []
         products: list[TraceStep] = []
         sources: dict[str, Tensor] = {}  # the matrices may have different inputs (MobileBERT)
-        normed = ", already normalised (pre-norm)" if self.norm_first else ""
         for name, (matrix, first, last) in self.cut.columns.items():
             linear: torch.nn.Linear = getattr(self.attention, matrix)
             hidden, projected = self.projections[matrix]
             source = next((key for key, other in sources.items() if other is hidden), None)
             if source is None:
                 source = f"hidden_{matrix}" if sources else "hidden"
-                title = f"hidden states into {matrix}" if sources else "incoming hidden states"
-                meaning = f"the input of attention, one row per token{normed}"
+                title = (
+                    Message("hidden states into {matrix}", matrix)
+                    if sources
+                    else "incoming hidden states"
+                )
+                meaning = "the input of attention, one row per token"
+                if self.norm_first:
+                    meaning = (
+                        "the input of attention, one row per token, already normalised (pre-norm)"
+                    )
                 steps.append(TraceStep(source, title, _array(hidden), meaning, rows=self.tokens))
                 sources[source] = hidden
             own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]
             numbers = tuple(str(i) for i in range(first, last + 1))
-            words = (
-                f"columns {first}..{last} of {matrix}, {linear.in_features} x {linear.out_features}"
+            words = Message(
+                "columns {first}..{last} of {matrix}, {in_features} x {out_features}",
+                first,
+                last,
+                matrix,
+                linear.in_features,
+                linear.out_features,
             )
             w = _array(linear.weight[own].T)
             products.append(TraceStep(key, f"{key} matrix", w, words, columns=numbers))
@@ -217,10 +240,15 @@ class TracedHead:
         share, total = outputs @ w, _array(self.output)
         numbers = tuple(str(i) for i in range(first, last + 1))
         words = (
-            f"rows {first}..{last} of output, {cut.width} x {cut.size}",
+            Message(
+                "rows {first}..{last} of output, {width} x {size}", first, last, cut.width, cut.size
+            ),
             "what this head adds to the output of the layer",
             "everything else in the output",
-            f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
+            Message(
+                "the sum of the shares of all {count} heads and the bias leaves the layer",
+                len(cut.heads),
+            ),
         )
         made = Derivation("product", "outputs", "output")
         added = Derivation("add", "share", "rest")
@@ -270,13 +298,17 @@ def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceSt
     places = np.arange(len(scores.values))
     far = places[:, None] - places
     seen = (far >= 0) | (not causal)
-    hidden, who = "later", "a token sees itself and those before it; hidden"
+    meaning = "a token sees itself and those before it; hidden scores get a weight of 0"
+    rule = "{left}, later tokens hidden"
     if window is not None:
         seen &= abs(far) <= window
-        hidden = "distant"
-        who = f"local attention: a token sees those at most {window} away; hidden"
-    values, meaning = np.where(seen, scores.values, -np.inf), f"{who} scores get a weight of 0"
-    made, rule = Derivation("hide", scores.key), f"{scores.key}, {hidden} tokens hidden"
+        rule = "{left}, distant tokens hidden"
+        meaning = Message(
+            "local attention: a token sees those at most {window} away; hidden scores get a weight "
+            "of 0",
+            window,
+        )
+    values, made = np.where(seen, scores.values, -np.inf), Derivation("hide", scores.key)
     return [TraceStep("masked", "masked scores", values, meaning, made, rule=rule)]
 
 
@@ -290,7 +322,9 @@ def _head_outputs(
         return [TraceStep("outputs", title, outputs, meaning, made, tokens)]
     layout = make_layout([len(tokens)])
     kernel = _array(blur(torch.eye(len(tokens), dtype=torch.float64), layout, sigma))
-    words = f"row i: the shares of token i and its two neighbours (attention_blur {sigma:g})"
+    words = Message(
+        "row i: the shares of token i and its two neighbours (attention_blur {sigma:g})", sigma
+    )
     blurred = Derivation("product", "gaussian", "sharp")
     name, after = "Gaussian of neighbouring tokens", "each token with a little of its neighbours"
     return [

@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert import limits
-from ownbert.exceptions import InputError
+from ownbert.exceptions import InputError, counted
 from ownbert.files.json_files import read_json
 from ownbert.files.npz_files import open_npz
 from ownbert.files.writing import write_text
@@ -35,6 +35,7 @@ from ownbert.inspect.internals.observation import Observation, as_data, view_pag
 from ownbert.inspect.parameters import HeadColumns
 from ownbert.inspect.terminal_tables import facts_table, indented, open_table, plain_text
 from ownbert.language import translated
+from ownbert.language.messages import Message, names_of
 
 _ROWS = 10  # rows of a matrix that are printed
 _NAME = 10  # terminal cells of a row name, maximum of a column name
@@ -116,8 +117,10 @@ class TraceStep:
         made = self.made
         if not (rule := self.rule or _FORMULAS.get(made.kind, "")):
             return _symbol(self.key)
-        text = rule.format(key=self.key, left=_symbol(made.left), right=_symbol(made.right))
-        return f"{self.key} = {text}{'^T' * made.turned}{' + bias' if made.bias else ''}"
+        values = {"key": self.key, "left": _symbol(made.left), "right": _symbol(made.right)}
+        rule = Message(rule, *(values[name] for name in names_of(rule)))
+        end = "^T" * made.turned + " + bias" * bool(made.bias)
+        return Message("{key} = {rule}{end}", self.key, rule, end)
 
     @property
     def shown_formula(self) -> str:
@@ -216,13 +219,18 @@ def _show_head(head: HeadSlice, console: Console) -> None:
     table = Table.grid(padding=(0, 1))
     for name, (matrix, first, last) in head.columns.items():
         width = parts[matrix] * head.width
-        where = translated(f"columns {first}..{last} of the {width:,} of {matrix}")
+        where = translated(
+            "columns {first}..{last} of the {width:,} of {matrix}", first, last, width, matrix
+        )
         table.add_row(Text(name), Text(f"|{bar}|"), Text(where))
     first, last = head.rows
-    where = translated(f"rows {first}..{last} of {head.width:,} of output")
+    where = translated("rows {first}..{last} of {width:,} of output", first, last, head.width)
     table.add_row(Text("output"), Text(f"|{bar}|"), Text(where))
-    words = f"head {head.head} of {len(head.heads)} (#), {head.head_size} columns each"
-    line = f"The matrices of the layer hold all heads: {words}, side by side in one matrix."
+    line = Message(
+        "The matrices of the layer hold all heads: head {head} of {count} (#), {size} columns "
+        "each, side by side in one matrix.",
+        *(head.head, len(head.heads), head.head_size),
+    )
     console.print(Text(translated(line)))
     console.print(indented(table))
 
@@ -403,7 +411,7 @@ def _softmax(scores: np.ndarray, column: int) -> list[str]:
 def _sum(terms: Sequence[str]) -> str:
     if len(terms) <= _TERMS:
         return " + ".join(terms)
-    left = translated(f"{len(terms) - _TERMS + 2} more")
+    left = translated("{count} more", len(terms) - _TERMS + 2)
     return f"{' + '.join(terms[: _TERMS - 2])} + ... ({left})"
 
 
@@ -488,17 +496,19 @@ def trace_attention(
     steps += score_steps(q @ k.T, factor=width**-0.5 if scale else None, size=width)
     weights = softmax(steps[-1].values)
     steps.append(weights_step(weights, steps[-1].key))
-    decimals = f"{digits} decimal{'' if digits == 1 else 's'}"
+    decimals = counted(digits or 0, "decimal")
     if digits is not None:
         weights = round_weights(weights, digits)
-        words = f"to {decimals}, so that each row still sums to 1"
+        words = Message("to {decimals}, so that each row still sums to 1", decimals)
         made = Derivation("round", "weights")
         steps.append(TraceStep("rounded", "rounded weights", weights, words, made))
     steps += _weighted(weights, v, steps[-1].key)
     facts = {
         "tokens": str(len(x)),
-        "scores": f"divided by the square root of {width}" if scale else "not divided",
-        "weights": "as they are" if digits is None else f"rounded to {decimals}",
+        "scores": Message("divided by the square root of {width}", width)
+        if scale
+        else "not divided",
+        "weights": "as they are" if digits is None else Message("rounded to {decimals}", decimals),
     }
     return Trace("Self-attention, step by step", facts, tuple(steps))
 
@@ -538,8 +548,10 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
         values = read_json(source, pipe=True)
     if values.keys() != EXAMPLE.keys():
         raise InputError(
-            f"{path} contains {', '.join(values) or 'nothing'}; it must contain "
-            f"{', '.join(EXAMPLE)}"
+            "{path} contains {values}; it must contain {example}",
+            path,
+            ", ".join(values) or "nothing",
+            ", ".join(EXAMPLE),
         )
     for name, rows in values.items():
         _matrix(f"{path}: {name}", rows)
@@ -553,7 +565,7 @@ def _weighted(weights: np.ndarray, v: np.ndarray, left: str) -> list[TraceStep]:
         pairs = (weights[:, :, None] * v[None]).reshape(weights.size, -1)
         meaning = "one row per pair: what token i takes from token j"
         weigh = Derivation("weigh", left, "values")
-        names = tuple(f"{i} from {j}" for i in tokens for j in tokens)
+        names = tuple(Message("{index} from {value}", i, j) for i in tokens for j in tokens)
         steps.append(TraceStep("weighted", "weighted values", pairs, meaning, weigh, names))
     meaning = "the sum of what each token takes"
     return [*steps, TraceStep("outputs", "outputs", weights @ v, meaning, made)]
@@ -575,7 +587,7 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
         )
     if matrix.ndim != 2 or not matrix.size:
         sizes = " x ".join(map(str, matrix.shape)) or "one number"
-        raise InputError(f"{name} is {sizes}; it must be rows and columns of numbers")
+        raise InputError("{name} is {sizes}; it must be rows and columns of numbers", name, sizes)
     if np.abs(matrix).max() > _LARGEST:
         raise InputError(
             "{name} contains a number beyond {largest:g}, for which the scores become infinite; "
