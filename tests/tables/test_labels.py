@@ -212,7 +212,7 @@ def test_vectors_get_the_names_that_are_given(tmp_path: Path):
     for labels in ([1, 0] * 10, [["x", "y"], ["x"]] * 10):
         path = as_jsonl({"text": texts(20), "label": labels}, tmp_path / "t.jsonl")
         task, _ = read(path, label_names="a,b")
-        assert task.notes() == ["--label-names is not used: 'label' has no vectors of 0 and 1"]
+        assert task.notes() == ["label_names is not used: 'label' has no vectors of 0 and 1"]
 
 
 @pytest.mark.parametrize(
@@ -440,11 +440,11 @@ def test_what_was_decided_is_said(tmp_path: Path):
         return preview_fit(path, **options)
 
     shown = said([i * 7 for i in range(80)])
-    assert "80 different whole numbers in 80 rows: they are read as numbers; use --task cl" in shown
+    assert "80 different whole numbers in 80 rows: they are read as numbers; use task='cl" in shown
     assert "they are read as classes; use --task regress" in said([i % 60 for i in range(600)])
     many = "40 different whole numbers in 400 rows: they are read as classes; use --task regress"
     assert many in said([i % 40 for i in range(400)])
-    many = "40 different whole numbers in 400 rows: they are read as numbers; use --task classify"
+    many = "40 different whole numbers in 400 rows: they are read as numbers; use task='classify"
     assert many in said([18 + i % 40 for i in range(400)])  # such as ages
     assert "they are read as classes; use --task" in said(
         [1000 + 37 * (i % 40) for i in range(400)]

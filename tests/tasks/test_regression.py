@@ -222,7 +222,7 @@ def test_a_model_that_knows_the_mean_alone_is_warned_of(
     tune(data, pretrained, tmp_path / "out", quiet=False, **options)
     said = capfd.readouterr().out
     assert "warning: 'score': the model predicts nearly the same for every row" in said
-    assert "--learning-rate" in said
+    assert "learning_rate" in said
     warned: list[str] = []
     scores = evaluate(tmp_path / "out", data / "test.csv", say=warned.append)
     assert "nearly the same" in warned[0]

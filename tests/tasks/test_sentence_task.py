@@ -358,7 +358,7 @@ def test_the_pooling_of_sentence_transformers_is_the_default(
     noted = [line for line in run.summary() if " pooling, as " in line]
     if given is None and expected != "pooler":
         assert noted[0].startswith(f"{expected} pooling, as in {folder}")
-        assert "--pooling pooler" in noted[0]
+        assert "pooling='pooler'" in noted[0]
     else:
         assert not noted
 

@@ -128,7 +128,11 @@ def join(parts: Iterable[str], by: str = ", ") -> Message:
     """Texts and messages as one message, in which each is translated, as is ``by``."""
     first, *others = parts
     names = {"first": first, "by": by, **{f"part{i}": part for i, part in enumerate(others)}}
-    template = "{first!t}" + "".join(f"{{by!t}}{{{name}!t}}" for name in list(names)[2:])
+    if not others:
+        del names["by"]
+    template = "{first!t}" + "".join(
+        f"{{by!t}}{{{name}!t}}" for name in names if name[:4] == "part"
+    )
     return Message.ready(by.join((first, *others)), template, **names)
 
 

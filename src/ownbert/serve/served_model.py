@@ -443,7 +443,7 @@ class ServedModel:
             try:
                 chosen = HeadChoice(layers, wanted).of(model)
             except InputError as error:
-                raise bad_field(str(error), field) from None
+                raise bad_field(error.message, field) from None
         return AttentionQuery(self._example(data), chosen)
 
     @property

@@ -280,7 +280,7 @@ class ModelRequest:
             with self.service.tokenising(count):
                 return await self.in_thread(work, *about)
         except InputError as error:
-            raise bad_field(str(error)) from None
+            raise bad_field(error.message) from None
 
     async def in_thread(self, work: Callable[..., T], *about: Any) -> T:
         """Run ``work`` in a thread; it stops when its result is not needed (``check_wanted``)."""

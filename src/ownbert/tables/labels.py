@@ -322,9 +322,9 @@ def refuse_ids(names: Sequence[str], source: Any, column: str) -> None:
     different = len(set(names))
     if len(names) < _FEWEST_DIFFERENT or different < _NEARLY_ALL * len(names):
         return
-    advice = "name the label column with --label-column"
+    advice = Message("name the label column with {--label-column}")
     if decimal_numbers(names) is not None:
-        advice += ", or predict numbers: --task regress"
+        advice += Message(", or predict numbers: {--task regress}")
     elif _have_units(names):
         advice += ", or remove the unit to predict numbers"
     if different < len(names):
