@@ -33,7 +33,7 @@ from pathlib import Path
 import ownbert
 from ownbert.files.json_files import write_json
 from ownbert.objectives.learner import Learner
-from ownbert.pretraining.init_weights import initialise, new_learner
+from ownbert.pretraining.init_weights import new_learner
 from ownbert.pretraining.pretrain_recipe import PretrainRecipe
 from ownbert.pretraining.pretraining_run import Pretraining
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
@@ -113,14 +113,8 @@ class Start(Pretraining):
                 counts_file=self.counts if self.way == "rank" else None,
                 seed=self.recipe.seed,
             )
-        initialise(
-            learner,
-            replace(self.recipe, model=model),
-            self.store,
-            self.tokenizer,
-            ordinary=self.ordinary,
-            unigram=self.unigram,
-        )
+        self.recipe = replace(self.recipe, model=model)
+        self.initialise(learner, say)
         return learner
 
 

@@ -9,6 +9,7 @@ import pytest
 from ownbert import InputError
 from ownbert.cli import usage_message
 from ownbert.fitting.fit_recipe import FitRecipe
+from ownbert.language.messages import on_command_line
 from ownbert.pretraining.pretrain_recipe import PhaseRecipe, PretrainRecipe
 from ownbert.serve.server_settings import ServeSettings
 from ownbert.settings import resolve, settings_of
@@ -92,7 +93,8 @@ def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...]):
         for value in ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000):
             error = parsed(path, command, f"{option}={value}")
             assert error is not None, (option, value)
-            said = usage_message(error)
+            with on_command_line():
+                said = usage_message(error)
             assert said.startswith(f"{option} is "), said
             assert "; it must be " in said
             assert len(said) < 200

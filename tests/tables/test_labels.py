@@ -441,22 +441,20 @@ def test_what_was_decided_is_said(tmp_path: Path):
 
     shown = said([i * 7 for i in range(80)])
     assert "80 different whole numbers in 80 rows: they are read as numbers; use task='cl" in shown
-    assert "they are read as classes; use --task regress" in said([i % 60 for i in range(600)])
-    many = "40 different whole numbers in 400 rows: they are read as classes; use --task regress"
+    assert "they are read as classes; use task='regress'" in said([i % 60 for i in range(600)])
+    many = "40 different whole numbers in 400 rows: they are read as classes; use task='regress'"
     assert many in said([i % 40 for i in range(400)])
     many = "40 different whole numbers in 400 rows: they are read as numbers; use task='classify"
     assert many in said([18 + i % 40 for i in range(400)])  # such as ages
-    assert "they are read as classes; use --task" in said(
-        [1000 + 37 * (i % 40) for i in range(400)]
-    )
-    assert "they are read as classes; use --task" in said([i % 11 for i in range(200)])
+    assert "they are read as classes; use task=" in said([1000 + 37 * (i % 40) for i in range(400)])
+    assert "they are read as classes; use task=" in said([i % 11 for i in range(200)])
     assert "they are read as" not in said([f"{i % 60:03}" for i in range(90)])
     assert "they are read as" not in said([i % 10 for i in range(200)])
     assert "only 2 different numbers, some with fractions: they are r" in said([0.5, 3.8] * 10)
     assert "numbers with ',' between thousands" in said(["2,000.50", "7,000.50"] * 10)
-    assert "multi-hot vectors of 2; --label-names" in said([[1, 0], [1, 1]] * 10)
+    assert "multi-hot vectors of 2; label_names" in said([[1, 0], [1, 1]] * 10)
     shown = said(["Smith, J", "Doe, A"] * 10, task="multilabel")
-    assert "separated by ','; choose another separator with --label-separator" in shown
+    assert "separated by ','; choose another separator with label_separator" in shown
     shown = said(["0 7 16", "7", "", "0 16"] * 10)
     assert shown.startswith("multilabel: 40 labelled texts of words, 3 labels")
     assert "separated by ' '; choose" in shown

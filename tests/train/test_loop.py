@@ -64,7 +64,7 @@ def test_a_run_at_the_unigram_level_is_told_with_the_settings_to_try():
         "not learning: after 1,000,000 tokens the model has learnt only word frequencies "
         "(held-out MLM loss 6.97, unigram baseline 7.00)"
     )
-    for name in ("--learning-rate, now 0.001", "--batch-tokens", "duplicates", "--mask-rate"):
+    for name in ("learning_rate, now 0.001", "batch_tokens", "duplicates", "mask_rate"):
         assert name in second
     assert "too high or too low" in second
 
@@ -76,7 +76,7 @@ def test_a_run_that_went_wrong_is_told_that_its_rate_is_too_high(loss: float):
     said = diagnose_stagnation(rows)
     assert said is not None
     assert "is worse than word frequencies" in said
-    assert "a learning rate that is too high (--learning-rate" in said
+    assert "a learning rate that is too high (learning_rate" in said
 
 
 def test_no_word_before_enough_tokens_and_steps():

@@ -25,7 +25,7 @@ from ownbert.cli.command import command_function
 from ownbert.cli.other_names import meant, respelled
 from ownbert.exceptions import InputError, in_short
 from ownbert.language import translate_command, translate_frames, translated
-from ownbert.language.messages import Message, on_command_line, typed_options
+from ownbert.language.messages import Message, Option, on_command_line, typed_options
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 from ownbert.threads import share_the_machine
 
@@ -296,7 +296,8 @@ def usage_message(error: Any) -> str:
     details = getattr(error.__cause__, "errors", list)()  # of pydantic, where typer has it
     if details and (wanted := _wanted(details[0]["type"], details[0].get("ctx", {}))):
         given = in_short(details[0]["input"])
-        return Message("{opts} is {value}; it must be {wanted}", error.param.opts[0], given, wanted)
+        option = Option(error.param.opts[0])
+        return Message("{opts} is {value}; it must be {wanted}", option, given, wanted)
     message = error.format_message().rstrip(".").removeprefix("Invalid value for ")
     ctx = getattr(error, "ctx", None)
     if wrong := re.match(r"No such command '(.+?)'", message):

@@ -351,7 +351,7 @@ class RelevanceCommand(o.Command):
 
         given = {**self.given(), "layers": o.numbers("--layers", self.layers)}
         for image in draw_relevance(**given):
-            probability = f"{image.probabilities[image.predicted]:.3f}"
+            probability = image.probabilities[image.predicted]
             say(
                 "{texts}: {target}, probability {probability:.3f}",
                 image.name,

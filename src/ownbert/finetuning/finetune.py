@@ -17,7 +17,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuning_run import FinetuningRun
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.row_checks import check_rows, label_counts
-from ownbert.language.messages import Message
+from ownbert.language.messages import Message, join
 from ownbert.nn.default_dtype import in_float32
 from ownbert.nn.model import Model
 from ownbert.settings import accepts_settings, recipe_values, resolve
@@ -180,8 +180,8 @@ def preview_finetuning(
                 lines.append(Message("labels, {name}: {shares}", part.name, shares))
         lines += run.builder.describe(run.splits.train_data, run.task.unit)
         for finding in check_rows(*run.splits.parts):
-            lines.append(f"{'warning' if finding.severe else 'note'}: {finding.line}")
-        return "\n".join([*lines, *_examples(run)])
+            lines.append(("warning: " if finding.severe else "note: ") + finding.line)
+        return join([*lines, *_examples(run)], "\n")
 
 
 def _settings(run: FinetuningRun) -> str:

@@ -527,7 +527,7 @@ class FinetuningRun(TrainingRun):
         if self.given.model.head_init == "linear" and not self.starts_linear:
             lines.append(
                 Message(
-                    "{--head-init} linear has no effect: it is for new heads of classify, "
+                    "{--head-init linear} has no effect: it is for new heads of classify, "
                     "multilabel and regress without {--ngrams}, and for up to {most_tokens:,} "
                     "tokens of training rows",
                     MOST_TOKENS,

@@ -51,7 +51,7 @@ from ownbert.fitting.rows.fit_input import MANY, FitInput, checked_input
 from ownbert.inference.blend import ROOT, Blend, BlendMember
 from ownbert.inference.finished_files import BESIDE_WEIGHTS, REPORTS
 from ownbert.inference.pipeline import Predictor
-from ownbert.language.messages import Message, Option
+from ownbert.language.messages import Message, Option, join
 from ownbert.nn.default_dtype import in_float32
 from ownbert.run.file_names import BLEND, ENSEMBLE, HELD_OUT, HELD_OUT_NETWORK, RECIPE
 from ownbert.run.run_folder import nothing_to_resume
@@ -198,7 +198,7 @@ def preview_fit(train: Any, *, replay: str | Path | None = None, **options: Any)
     replayed = None if replay is None else ReplayedRun(Path(replay), folder)
     options = options if replayed is None else replayed.options(options)
     with checked_input(train, folder, options) as checked:
-        return "\n".join(Fit(checked, folder, quiet=True, replayed=replayed).preview())
+        return join(Fit(checked, folder, quiet=True, replayed=replayed).preview(), "\n")
 
 
 def clear(folder: Path) -> None:

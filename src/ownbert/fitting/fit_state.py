@@ -142,7 +142,7 @@ class ReplayedRun:
         named = {name: value for name, value in options.items() if value is not None}
         for name in ("minutes", "device"):  # not in the identity
             if named.get(name, self._recipe[name]) != self._recipe[name]:
-                self._refuse(f"--{name} {self._recipe[name]}")
+                self._refuse(Option(name, self._recipe[name]))
         files = {name: self._recipe[name] or None for name in ("dev", "test", "unlabelled", "add")}
         for name in files.keys() & named.keys():
             if isinstance(named[name], Sized) and not len(named[name]):

@@ -312,7 +312,7 @@ def as_lines(analysis: ErrorAnalysis) -> list[str]:
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
     def named(name: str) -> str:
-        return translated(name) if isinstance(name, Named) else name
+        return translated(name) if isinstance(name, Named | Message) else name
 
     numbers = analysis.task == "regress"
     share = "{:.4g}" if numbers else "{:.1%}"

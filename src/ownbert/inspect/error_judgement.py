@@ -99,11 +99,7 @@ def judge_label_sets(
     def wrong(i: int, c: int) -> WrongPrediction:
         name, holds = task.labels[c], bool(assigned[i, c])
         confidence = probabilities[i, c] if holds else 1 - probabilities[i, c]
-        both = (
-            (Named(Message("not {name}", name)), name)
-            if holds
-            else (name, Named(Message("not {name}", name)))
-        )
+        both = (Message("not {name}", name), name) if holds else (name, Message("not {name}", name))
         return WrongPrediction(i, *both, float(confidence), name, name, not holds)
 
     pairs: list[tuple[str, str]] = []
@@ -213,7 +209,7 @@ def _entities_of(
                 entity,
                 other,
                 entity[0],
-                Named(Message("{name}, other words", name)) if same else name,
+                Message("{name}, other words", name) if same else name,
             )
         )
     for other in predicted:

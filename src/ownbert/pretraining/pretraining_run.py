@@ -241,14 +241,14 @@ class Pretraining(TrainingRun):
             words = torch.from_numpy(self.ordinary)
             learner.sampler = CandidateSampler((self.unigram.exp() * words).to(self.device))
         if fresh:
-            world.on_rank_zero(lambda: self._initialise(learner, say))
+            world.on_rank_zero(lambda: self.initialise(learner, say))
         learner.to(self.device)
         distributed.copy_from_first(learner, world)
         if self.recipe.run.shard and world.size > 1:
             distributed.shard(learner, world)
         return learner
 
-    def _initialise(self, learner: Learner, say: Say) -> None:
+    def initialise(self, learner: Learner, say: Say) -> None:
         """Set the initial weights, and report what was copied or skipped for lack of time.
 
         Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
@@ -481,7 +481,7 @@ def preview_pretraining(
             classes = PRETRAINING[first.task.pairs].classes
             pair = f"  ({classes[int(batch.next_sentence[number])]})"
         lines.append(f"{number + 1}{pair}  {' '.join(words[start:end])}")
-    return "\n".join(lines)
+    return join(lines, "\n")
 
 
 @cache

@@ -103,7 +103,9 @@ _LEAST_TEXTS, MOST_TEXTS, _MOST_TOKENS = 10, 256, 16_384
 COMMANDS = "The commands `ownbert predict` and `evaluate`"
 _BFLOAT16 = "bfloat16 if the processor supports it."
 # Sentence in the card of an ensemble.
-EACH_AGREES = f"Each of these models agrees with float32 in bfloat16. {COMMANDS} use {_BFLOAT16}"
+EACH_AGREES = sentences(
+    ("Each of these models agrees with float32 in bfloat16.", f"{COMMANDS} use {_BFLOAT16}")
+)
 
 
 @dataclass(frozen=True)

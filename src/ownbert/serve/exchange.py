@@ -95,7 +95,7 @@ def bad_field(message: str, param: str | None = None) -> Refusal:
     """The error for an invalid field of a request; options in its message are fields."""
     if isinstance(message, Message):
         message = message.shown(ENGLISH, on_command_line=False)
-    return Refusal(422, message, "invalid_value", param)
+    return Refusal(422, message.removeprefix("data: "), "invalid_value", param)
 
 
 def too_large(message: str) -> Refusal:

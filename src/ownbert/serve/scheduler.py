@@ -118,7 +118,7 @@ class Scheduler:
         if isinstance(job.error, Refusal):
             raise job.error
         if isinstance(job.error, InputError):
-            raise bad_field(str(job.error))
+            raise bad_field(job.error.message)
         if job.error is not None and is_out_of_memory(job.error):
             raise Refusal(
                 503,

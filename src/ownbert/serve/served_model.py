@@ -307,7 +307,8 @@ class ServedModel:
         try:
             rows = self.predictor.rows(list(data))
         except (InputError, ValueError, TypeError) as error:
-            raise bad_field(str(error).removeprefix("data: "), "inputs") from None
+            message = error.message if isinstance(error, InputError) else str(error)
+            raise bad_field(message, "inputs") from None
         if self.reads_images:
             return Items(rows, [_IMAGE_TOKENS] * len(rows))
         if not truncate:

@@ -19,7 +19,7 @@ from ownbert.config.encoder import EncoderConfig
 from ownbert.exceptions import InputError, explaining_memory
 from ownbert.files.folders import refuse_foreign, writing
 from ownbert.language import translated
-from ownbert.language.messages import Message
+from ownbert.language.messages import Message, join
 from ownbert.nn.model import Model
 from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives.learner import Learner
@@ -387,7 +387,7 @@ def preview_translation(
     pairs = zip(run.data.sources, run.data.targets, strict=True)
     for source, target in islice(pairs, _PREVIEWED_PAIRS):
         lines += [" ".join(run.source.tokens(source)), f"    {' '.join(run.target.tokens(target))}"]
-    return "\n".join(lines)
+    return join(lines, "\n")
 
 
 @dataclass(frozen=True)

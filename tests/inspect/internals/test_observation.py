@@ -192,9 +192,7 @@ def test_what_has_no_room():
     model, own = small(), example(40)
     limited = observe(model, TOKENIZER, own, budget=3 * 40 * 40)
     assert limited.layers == (2,)
-    assert (
-        limited.note == "Only the last 1 of 3 layers fit on the page; choose others with --layers."
-    )
+    assert limited.note == "Only the last 1 of 3 layers fit on the page; choose others with layers."
     assert {weights.layer for weights in limited.weights} == {2}
     assert limited.norms.shape == (4, 40)
     with pytest.raises(InputError, match="3 layers is too large for a page; choose 1 of them with"):
