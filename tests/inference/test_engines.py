@@ -174,6 +174,29 @@ def test_auto_takes_an_engine_for_few_texts_and_torch_for_many(both: Path):
     assert done.stderr == "engine: openvino for single queries, torch for more\n"
 
 
+SIGNAL = """
+import gc, signal, sys
+from pathlib import Path
+from ownbert.inference.engines import open_openvino
+arrived = []
+signal.signal(signal.SIGTERM, lambda *about: arrived.append(about))
+first, second = (open_openvino(Path(sys.argv[1])) for _ in range(2))
+for name in ("first", "second"):
+    del globals()[name]
+    gc.collect()
+signal.raise_signal(signal.SIGTERM)
+print(len(arrived))
+"""
+
+
+def test_signals_arrive_after_engines_were_freed_in_any_order(both: Path):
+    file = next(both.rglob("openvino_model.xml"))
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNAL, file], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
 def test_auto_says_why_it_takes_torch(exported: Path):
     done = run_cli("predict", exported / "classifier", "a b", "--engine", "auto")
     assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,23 @@ def open_onnx(path: Path) -> Engine:
     return engine
 
 
-def open_openvino(path: Path) -> Engine:
-    """Open an OpenVINO model in float32 on every processor."""
+@cache
+def _openvino() -> Any:
+    """OpenVINO's core, one per process: its plug-in replaces the stack of signal handlers, and
+    restores the previous one when it is freed. If several are not freed in reverse order, the next
+    signal, such as Ctrl-C, ends the process by a segmentation fault."""
     import openvino
 
+    return openvino.Core()
+
+
+def open_openvino(path: Path) -> Engine:
+    """Open an OpenVINO model in float32 on every processor."""
     # On some processors OpenVINO defaults to bfloat16.
     options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     if threads := _threads():
         options["INFERENCE_NUM_THREADS"] = threads
-    compiled = openvino.Core().compile_model(path, "CPU", options)
+    compiled = _openvino().compile_model(path, "CPU", options)
     names = [output.get_any_name() for output in compiled.outputs]
     request, turn = compiled.create_infer_request(), threading.Lock()
 
