@@ -62,6 +62,11 @@ MLM, NSP, CHOICE = HeadSpec("mlm"), HeadSpec("nsp"), HeadSpec("choice")
 CLASSIFICATION, TOKENS, SPAN = HeadSpec("classification"), HeadSpec("tokens"), HeadSpec("span")
 
 
+def has_unused_table(config: EncoderConfig) -> bool:
+    """Whether Transformers has a position table that the kind of positions does not use."""
+    return config.positions.unused_table
+
+
 def position_table(config: EncoderConfig) -> "Tensor":
     """The position table that only Transformers has: sinusoids, or unused zeros."""
     import torch
@@ -104,11 +109,7 @@ def embedding_rules(theirs: str) -> tuple[Rule, ...]:
     """Rules for the embedding tables under ``theirs``, their LayerNorm, and old buffers."""
     return (
         Rename("encoder.embeddings.word.weight", theirs + "word_embeddings.weight"),
-        Make(
-            theirs + "position_embeddings.weight",
-            lambda c: c.positions.unused_table,
-            position_table,
-        ),
+        Make(theirs + "position_embeddings.weight", has_unused_table, position_table),
         Rename("encoder.embeddings.position.weight", theirs + "position_embeddings.weight"),
         Rename("encoder.embeddings.token_type.weight", theirs + "token_type_embeddings.weight"),
         Rename("encoder.embeddings.norm", theirs + "LayerNorm"),

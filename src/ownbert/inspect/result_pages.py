@@ -9,7 +9,7 @@ import numpy as np
 
 from ownbert.exceptions import InputError
 from ownbert.figures import CJK_FONTS, PLAIN_FONT, fitting_fonts, installed_figure, save_figure
-from ownbert.fitting.report.charts import ranking_curves, risk_chart
+from ownbert.fitting.report.report_charts import ranking_curves, risk_chart
 from ownbert.fitting.report.sections import ranking_section
 from ownbert.pages import Page, Section
 from ownbert.tasks.metrics import Scores

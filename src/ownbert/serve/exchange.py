@@ -91,11 +91,16 @@ class Refusal(Exception):
         return kinds.get(self.status, usual)
 
 
-def bad_field(message: str, param: str | None = None) -> Refusal:
-    """The error for an invalid field of a request; options in its message are fields."""
+def for_programs(message: str) -> str:
+    """A message in English, whose options are fields of requests."""
     if isinstance(message, Message):
-        message = message.shown(ENGLISH, on_command_line=False)
-    return Refusal(422, message.removeprefix("data: "), "invalid_value", param)
+        return message.shown(ENGLISH, on_command_line=False)
+    return message
+
+
+def bad_field(message: str, param: str | None = None) -> Refusal:
+    """The error for an invalid field of a request."""
+    return Refusal(422, for_programs(message), "invalid_value", param)
 
 
 def too_large(message: str) -> Refusal:

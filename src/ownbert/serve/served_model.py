@@ -23,7 +23,7 @@ from ownbert.inspect.explain.explain import METHOD, Explainer
 from ownbert.inspect.explain.methods import METHODS, OCCLUSION
 from ownbert.inspect.internals.observation import ChosenHeads, HeadChoice, attention_maps
 from ownbert.language.messages import Message
-from ownbert.serve.exchange import Refusal, bad_field, too_large
+from ownbert.serve.exchange import Refusal, bad_field, for_programs, too_large
 from ownbert.tables.texts_or_files import table_of_texts
 from ownbert.tasks.kinds import KINDS
 from ownbert.tasks.rows import OutputOptions, Row
@@ -308,7 +308,7 @@ class ServedModel:
             rows = self.predictor.rows(list(data))
         except (InputError, ValueError, TypeError) as error:
             message = error.message if isinstance(error, InputError) else str(error)
-            raise bad_field(message, "inputs") from None
+            raise bad_field(for_programs(message).removeprefix("data: "), "inputs") from None
         if self.reads_images:
             return Items(rows, [_IMAGE_TOKENS] * len(rows))
         if not truncate:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from ownbert.exceptions import percent
-from ownbert.fitting.report.charts import (
+from ownbert.fitting.report.conclusions import difference, metric_name, other_metrics
+from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
+from ownbert.fitting.report.report_charts import (
     curve_chart,
     length_chart,
     ranking_charts,
     reliability_chart,
     score_bars,
 )
-from ownbert.fitting.report.conclusions import difference, metric_name, other_metrics
-from ownbert.fitting.report.contents import RatedRow, Report, shown_spread
 from ownbert.fitting.report.statistics import QUANTILES, LearningCurve
 from ownbert.language import translated
 from ownbert.language.messages import Message, join, sentences
